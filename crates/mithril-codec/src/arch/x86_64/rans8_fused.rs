@@ -1,0 +1,178 @@
+//! rANS8 decoding fused with the join of bit fields: symbols go from the lanes into elements without leaving
+//! the registers (9.6 GB/s of bf16 against 7.5 through a plane in memory).
+//!
+//! A tile of 256 elements is eight vectors; vector `j` holds the lanes of stream `j % 4`. In the packed order
+//! of the format, unpacking low and high bytes puts every element in its place.
+
+use super::rans8_decode::{Lanes, Tables, safe_steps};
+use super::{Avx2, load, store, table};
+use crate::entropy::rans8::{DecodeState, DecodeTable};
+use crate::transform::fields::{FieldSplit, Layout, Order, TILE, VECTOR};
+use std::arch::x86_64::*;
+
+impl Avx2 {
+    /// Decodes and joins whole tiles from the front of `out` while the streams cannot run past `data`; returns
+    /// how many elements are done. Zero when this split has no fused kernel.
+    pub(crate) fn rans8_decode_join(
+        self,
+        split: &FieldSplit,
+        first_top: u8,
+        table: &DecodeTable,
+        state: &mut DecodeState<4>,
+        data: &[u8],
+        rest: &[u8],
+        out: &mut [u8],
+    ) -> usize {
+        let n_tiles = out.len() / (TILE * usize::from(split.layout.width));
+        assert!(rest.len() >= split.rest_len(n_tiles * TILE));
+        let parts = Parts { first_top, table, data, n_tiles };
+        // SAFETY: `self` exists only when `detect` saw the features.
+        unsafe {
+            match (split.layout.width, split.layout.mantissa) {
+                (2, 7) if split.order == Order::Packed => decode_bf16(&parts, state, rest, out),
+                (2, 10) if split.order == Order::Packed => decode_f16(&parts, state, rest, out),
+                (4, 23) if split.order == Order::Packed => decode_f32(&parts, state, rest, out),
+                (1, _) if split.rest_bits() == 4 => decode_bytes(split, &parts, state, rest, out),
+                _ => 0,
+            }
+        }
+    }
+}
+
+/// What every fused kernel reads.
+struct Parts<'a> {
+    /// Coded field of symbol 0; the others follow.
+    first_top: u8,
+    table: &'a DecodeTable,
+    data: &'a [u8],
+    n_tiles: usize,
+}
+
+impl Parts<'_> {
+    /// The bits that each symbol adds to one byte of the element.
+    fn per_symbol(&self, bits: impl Fn(u8) -> u8) -> [u8; 16] {
+        let mut tops = [0; 16];
+        for (symbol, top) in (0..).zip(&mut tops) {
+            *top = bits(self.first_top.wrapping_add(symbol));
+        }
+        tops
+    }
+}
+
+/// Runs the rANS steps of tiles and hands the symbols of each vector to a body. Unrolled by hand: as a loop
+/// over streams the compiler keeps the states in memory, which costs 3 %.
+macro_rules! for_each_vector {
+    ($parts:expr, $state:expr, |$tile:ident, $vector:ident, $symbols:ident| $body:block) => {{
+        let tables = Tables::new($parts.table);
+        let mut lanes: [Lanes; 4] = std::array::from_fn(|stream| Lanes::load($state, stream));
+        let mut done = 0;
+        loop {
+            let n_tiles = (safe_steps($state, $parts.data) / 2).min($parts.n_tiles - done);
+            if n_tiles == 0 {
+                break;
+            }
+            let mut at = $state.at;
+            for $tile in done..done + n_tiles {
+                for_each_vector!(@vector tables, lanes, at, $parts.data, $vector, $symbols, $body, 0, 1, 2, 3, 4, 5, 6, 7);
+            }
+            $state.at = at;
+            done += n_tiles;
+        }
+        for (stream, lanes) in lanes.iter().enumerate() {
+            lanes.save($state, stream);
+        }
+        done * TILE
+    }};
+    (@vector $tables:ident, $lanes:ident, $at:ident, $data:expr, $vector:ident, $symbols:ident, $body:block, $($index:literal),*) => {
+        $({
+            const $vector: usize = $index;
+            // SAFETY: `safe_steps` allows two steps per stream for each of these tiles.
+            let $symbols = unsafe { $tables.step(&mut $lanes[$index % 4], &mut $at[$index % 4], $data) };
+            $body
+        })*
+    };
+}
+
+#[expect(non_upper_case_globals, reason = "the vector's number is a constant so that shifts by it are immediate")]
+#[target_feature(enable = "avx2,bmi1,bmi2,popcnt,lzcnt")]
+fn decode_bf16(parts: &Parts<'_>, state: &mut DecodeState<4>, rest: &[u8], out: &mut [u8]) -> usize {
+    let (high_bits, low_bits) = (table(&parts.per_symbol(|e| e >> 1)), table(&parts.per_symbol(|e| e << 7)));
+    let mantissa = _mm256_set1_epi8(0x7f);
+    let rests = rest.as_chunks::<VECTOR>().0.as_chunks::<8>().0;
+    let outs = out.as_chunks_mut::<VECTOR>().0.as_chunks_mut::<16>().0;
+    for_each_vector!(parts, state, |tile, vector, symbols| {
+        let rest = load(&rests[tile][vector]);
+        let low = _mm256_or_si256(_mm256_shuffle_epi8(low_bits, symbols), _mm256_and_si256(rest, mantissa));
+        let high = _mm256_or_si256(_mm256_shuffle_epi8(high_bits, symbols), _mm256_andnot_si256(mantissa, rest));
+        let out = &mut outs[tile];
+        store(&mut out[2 * vector], _mm256_unpacklo_epi8(low, high));
+        store(&mut out[2 * vector + 1], _mm256_unpackhi_epi8(low, high));
+    })
+}
+
+#[expect(non_upper_case_globals, reason = "the vector's number is a constant so that shifts by it are immediate")]
+#[target_feature(enable = "avx2,bmi1,bmi2,popcnt,lzcnt")]
+fn decode_f32(parts: &Parts<'_>, state: &mut DecodeState<4>, rest: &[u8], out: &mut [u8]) -> usize {
+    let (high_bits, low_bits) = (table(&parts.per_symbol(|e| e >> 1)), table(&parts.per_symbol(|e| e << 7)));
+    let mantissa = _mm256_set1_epi8(0x7f);
+    let rests = rest.as_chunks::<VECTOR>().0.as_chunks::<24>().0;
+    let outs = out.as_chunks_mut::<VECTOR>().0.as_chunks_mut::<32>().0;
+    for_each_vector!(parts, state, |tile, vector, symbols| {
+        let (half_a, half_b) = (load(&rests[tile][2 * vector]), load(&rests[tile][2 * vector + 1]));
+        let rest = load(&rests[tile][16 + vector]);
+        let low = _mm256_or_si256(_mm256_shuffle_epi8(low_bits, symbols), _mm256_and_si256(rest, mantissa));
+        let high = _mm256_or_si256(_mm256_shuffle_epi8(high_bits, symbols), _mm256_andnot_si256(mantissa, rest));
+        let (top_a, top_b) = (_mm256_unpacklo_epi8(low, high), _mm256_unpackhi_epi8(low, high));
+        let out = &mut outs[tile];
+        store(&mut out[4 * vector], _mm256_unpacklo_epi16(half_a, top_a));
+        store(&mut out[4 * vector + 1], _mm256_unpackhi_epi16(half_a, top_a));
+        store(&mut out[4 * vector + 2], _mm256_unpacklo_epi16(half_b, top_b));
+        store(&mut out[4 * vector + 3], _mm256_unpackhi_epi16(half_b, top_b));
+    })
+}
+
+#[expect(non_upper_case_globals, reason = "the vector's number is a constant so that shifts by it are immediate")]
+#[target_feature(enable = "avx2,bmi1,bmi2,popcnt,lzcnt")]
+fn decode_f16(parts: &Parts<'_>, state: &mut DecodeState<4>, rest: &[u8], out: &mut [u8]) -> usize {
+    let high_bits = table(&parts.per_symbol(|e| e << 2));
+    let (two_bits, sign) = (_mm256_set1_epi8(3), _mm256_set1_epi8(-128));
+    let rests = rest.as_chunks::<VECTOR>().0.as_chunks::<11>().0;
+    let outs = out.as_chunks_mut::<VECTOR>().0.as_chunks_mut::<16>().0;
+    for_each_vector!(parts, state, |tile, vector, symbols| {
+        let rests = &rests[tile];
+        let low = load(&rests[vector]);
+        let mantissa = _mm256_srli_epi16::<{ 2 * (vector % 4) as i32 }>(load(&rests[8 + vector / 4]));
+        let signs = _mm256_slli_epi16::<{ 7 - vector as i32 }>(load(&rests[10]));
+        let high = _mm256_or_si256(
+            _mm256_or_si256(_mm256_shuffle_epi8(high_bits, symbols), _mm256_and_si256(mantissa, two_bits)),
+            _mm256_and_si256(signs, sign),
+        );
+        let out = &mut outs[tile];
+        store(&mut out[2 * vector], _mm256_unpacklo_epi8(low, high));
+        store(&mut out[2 * vector + 1], _mm256_unpackhi_epi8(low, high));
+    })
+}
+
+#[expect(non_upper_case_globals, reason = "the vector's number is a constant so that shifts by it are immediate")]
+#[target_feature(enable = "avx2,bmi1,bmi2,popcnt,lzcnt")]
+fn decode_bytes(split: &FieldSplit, parts: &Parts<'_>, state: &mut DecodeState<4>, rest: &[u8], out: &mut [u8]) -> usize {
+    let Layout { flip, .. } = split.layout;
+    let flip = if flip { 0x80 } else { 0 };
+    let shift = split.top_shift();
+    let top_bits = table(&parts.per_symbol(|top| (top << shift) & (0xff >> u32::from(split.layout.sign)) ^ flip));
+    let kept = split.kept_bits();
+    let mut nibbles = [0u8; 16];
+    for (nibble, bits) in (0u8..).zip(&mut nibbles) {
+        let sign = if split.raw_sign { nibble >> kept << 7 } else { 0 };
+        *bits = (nibble & !(0xff << kept)) << split.dead | sign;
+    }
+    let (nibble_bits, low_nibble) = (table(&nibbles), _mm256_set1_epi8(15));
+    let rests = rest.as_chunks::<VECTOR>().0.as_chunks::<4>().0;
+    let outs = out.as_chunks_mut::<VECTOR>().0.as_chunks_mut::<8>().0;
+    for_each_vector!(parts, state, |tile, vector, symbols| {
+        let packed = load(&rests[tile][vector / 2]);
+        let nibble = _mm256_and_si256(_mm256_srli_epi16::<{ 4 * (vector % 2) as i32 }>(packed), low_nibble);
+        let element = _mm256_xor_si256(_mm256_shuffle_epi8(top_bits, symbols), _mm256_shuffle_epi8(nibble_bits, nibble));
+        store(&mut outs[tile][vector], element);
+    })
+}

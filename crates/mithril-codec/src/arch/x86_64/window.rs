@@ -1,0 +1,93 @@
+//! Counting and mapping the values of a rANS8 window.
+
+use super::{Avx2, load, store, table};
+use crate::entropy::rans8::{COUNTED, Window, sampled_groups};
+use std::arch::x86_64::*;
+
+impl Avx2 {
+    /// Counts sixteen consecutive values in a sample of `plane`.
+    pub(crate) fn count_window(self, plane: &[u8], offset: u8, counts: &mut [u32; 16]) {
+        let (groups, _) = plane.as_chunks::<COUNTED>();
+        // SAFETY: `self` exists only when `detect` saw the features.
+        unsafe { count(groups, sampled_groups(groups.len()), offset, counts) }
+    }
+
+    /// Counts sixteen consecutive values in all of `plane`, whole groups of 128.
+    pub(crate) fn count_all(self, plane: &[u8], offset: u8, counts: &mut [u32; 16]) {
+        let (groups, _) = plane.as_chunks::<COUNTED>();
+        // SAFETY: `self` exists only when `detect` saw the features.
+        unsafe { count(groups, 0..groups.len(), offset, counts) }
+    }
+
+    /// Maps whole vectors of 64 values; returns how many values are done.
+    pub(crate) fn map_window(self, window: &Window, plane: &mut [u8], first: u32, escapes: &mut Vec<u32>) -> usize {
+        // SAFETY: `self` exists only when `detect` saw the features.
+        unsafe { map(window, plane, first, escapes) }
+    }
+}
+
+/// A byte counter overflows after 255 matches; a group adds at most four to each.
+const GROUPS_PER_FLUSH: usize = 63;
+
+#[target_feature(enable = "avx2")]
+fn count(groups: &[[u8; COUNTED]], which: impl Iterator<Item = usize>, offset: u8, counts: &mut [u32; 16]) {
+    let zero = _mm256_setzero_si256();
+    let mut matches = [zero; 16];
+    let mut pending = 0;
+    let mut flush = |matches: &mut [__m256i; 16]| {
+        for (count, matches) in counts.iter_mut().zip(matches) {
+            let sums = _mm256_sad_epu8(*matches, zero);
+            let sums = _mm_add_epi32(_mm256_castsi256_si128(sums), _mm256_extracti128_si256::<1>(sums));
+            let sum = _mm_cvtsi128_si32(sums) + _mm_extract_epi32::<2>(sums);
+            *count += sum.cast_unsigned();
+            *matches = zero;
+        }
+    };
+    for group in which {
+        let (vectors, _) = groups[group].as_chunks::<32>();
+        macro_rules! values {
+            ($($symbol:literal),*) => {$(
+                let value = _mm256_set1_epi8(offset.wrapping_add($symbol).cast_signed());
+                let [a, b, c, d] = std::array::from_fn(|i| _mm256_cmpeq_epi8(load(&vectors[i]), value));
+                let found = _mm256_add_epi8(_mm256_add_epi8(a, b), _mm256_add_epi8(c, d));
+                matches[$symbol] = _mm256_sub_epi8(matches[$symbol], found);
+            )*};
+        }
+        values!(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15);
+        pending += 1;
+        if pending == GROUPS_PER_FLUSH {
+            flush(&mut matches);
+            pending = 0;
+        }
+    }
+    flush(&mut matches);
+}
+
+#[target_feature(enable = "avx2,bmi1,bmi2,popcnt,lzcnt")]
+fn map(window: &Window, plane: &mut [u8], first: u32, escapes: &mut Vec<u32>) -> usize {
+    let valid_symbols = table(&window.valid());
+    let offset = _mm256_set1_epi8(window.offset.cast_signed());
+    let escape = _mm256_set1_epi8(window.escape_symbol().cast_signed());
+    // Adding 0x70 with saturation keeps symbols below 16 in the table and sets bit 7 of all others, for which
+    // the shuffle gives zero.
+    let beyond = _mm256_set1_epi8(0x70);
+    let mut position = first;
+    let (pairs, _) = plane.as_chunks_mut::<64>();
+    let n_pairs = pairs.len();
+    for pair in pairs {
+        let mut escaped = 0u64;
+        for (half, values) in pair.as_chunks_mut::<32>().0.iter_mut().enumerate() {
+            let symbols = _mm256_sub_epi8(load(values), offset);
+            let valid = _mm256_shuffle_epi8(valid_symbols, _mm256_adds_epu8(symbols, beyond));
+            store(values, _mm256_blendv_epi8(escape, symbols, valid));
+            let mask = !_mm256_movemask_epi8(valid).cast_unsigned();
+            escaped |= u64::from(mask) << (32 * half);
+        }
+        while escaped != 0 {
+            escapes.push(position + escaped.trailing_zeros());
+            escaped &= escaped - 1;
+        }
+        position = position.wrapping_add(64);
+    }
+    n_pairs * 64
+}

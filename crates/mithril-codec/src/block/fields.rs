@@ -1,0 +1,197 @@
+//! Blocks of bit fields: header, packed rest, coded top bits, and coded signs where they are skewed.
+//!
+//! ```text
+//! [1] kind   [1] flags   [1] mantissa   [1] joint   [1] dead   [2] base
+//! rest, symbols, signs if coded, and the bytes behind the last whole element
+//! ```
+
+use super::output::{DoesNotFit, Output};
+use super::{FieldRecipe, Place, Scratch, Shared, SymbolCoder, signs, symbols};
+use crate::CodecError;
+use crate::bytes::Cursor;
+use crate::entropy::stream::FOUR_STREAMS_FROM;
+use crate::forever::kind;
+use crate::transform::fields::{FieldSplit, Layout, Order, VECTOR, split_tiles};
+
+const FLAG_SIGN: u8 = 1 << 2;
+const FLAG_FLIP: u8 = 1 << 3;
+const FLAG_PACKED: u8 = 1 << 4;
+const FLAG_CODED_SIGN: u8 = 1 << 5;
+
+/// The rows of a block that lies in a classed matrix; none when the blocks share nothing.
+pub(super) fn block_rows(shared: &Shared, recipe: &FieldRecipe, place: Place<'_>, len: usize, scratch: &mut Scratch) -> Vec<u32> {
+    let mut rows = std::mem::take(&mut scratch.rows);
+    rows.clear();
+    let n = len / usize::from(recipe.layout.width);
+    if let Ok(range) = rows_of(shared, place.first_element, n) {
+        rows.extend(range);
+    }
+    rows
+}
+
+/// Rows that `n` elements from `first_element` fill.
+fn rows_of(shared: &Shared, first_element: u64, n: usize) -> Result<std::ops::Range<u32>, CodecError> {
+    let Some(row_len) = shared.row_len() else { return Ok(0..0) };
+    let misplaced = CodecError::corrupt("block does not hold whole rows");
+    if !n.is_multiple_of(row_len) || !first_element.is_multiple_of(row_len as u64) {
+        return Err(misplaced);
+    }
+    let first = u32::try_from(first_element / row_len as u64).map_err(|_| misplaced.clone())?;
+    let n_rows = u32::try_from(n / row_len).map_err(|_| misplaced.clone())?;
+    Ok(first..first.checked_add(n_rows).ok_or(misplaced)?)
+}
+
+pub(super) fn encode(
+    recipe: &FieldRecipe,
+    shared: &Shared,
+    rows: &[u32],
+    next: &[u8],
+    source: &[u8],
+    scratch: &mut Scratch,
+    out: &mut Output<'_>,
+) -> Result<(), DoesNotFit> {
+    let width = usize::from(recipe.layout.width);
+    let n = source.len() / width;
+    let (elements, tail) = source.split_at(n * width);
+    if n == 0 {
+        return Err(DoesNotFit);
+    }
+    let (symbols, signs) = if rows.is_empty() { (None, None) } else { (shared.symbols.as_ref(), shared.signs.as_ref()) };
+    let signs = signs.filter(|_| recipe.layout.sign);
+    let mut split = FieldSplit {
+        layout: recipe.layout,
+        joint: recipe.joint,
+        dead: 0,
+        order: Order::Packed,
+        raw_sign: recipe.layout.sign && signs.is_none(),
+        base: recipe.base,
+    };
+    split.dead = dead_bits(&split, elements);
+    let fast = symbols.is_none() && recipe.coder == SymbolCoder::Rans8 && n >= FOUR_STREAMS_FROM;
+    if !(fast && split.is_fusable() && n.is_multiple_of(VECTOR)) {
+        split.order = Order::Natural;
+    }
+    write_header(&split, out)?;
+    let mut plane = std::mem::take(&mut scratch.plane);
+    symbols::resize_plane(&mut plane, n);
+    split_tiles(&split, elements, &mut plane[..n.next_multiple_of(32)], out.reserve(split.rest_len(n))?);
+    let written = symbols::encode(recipe.coder, symbols, rows, &split, elements, &mut plane, next, scratch, out);
+    scratch.plane = plane;
+    written?;
+    if let Some(signs) = signs {
+        signs::encode(signs, rows, width, elements, scratch, out)?;
+    }
+    out.push(tail)
+}
+
+/// Decodes a block that is known to be of this kind. `rows` are given when they are not simply the next ones.
+pub(super) fn decode(
+    data: &[u8],
+    len: usize,
+    shared: &Shared,
+    first_element: u64,
+    rows: Option<&[u32]>,
+    out: &mut [u8],
+    scratch: &mut Scratch,
+) -> Result<(), CodecError> {
+    let mut cursor = Cursor::new(&data[..len], "bit fields");
+    let split = read_header(&mut cursor)?;
+    let width = usize::from(split.layout.width);
+    let n = out.len() / width;
+    let (elements, tail) = out.split_at_mut(n * width);
+    if split.order == Order::Packed && !n.is_multiple_of(VECTOR) {
+        return Err(CodecError::corrupt("packed order of a broken vector"));
+    }
+    let rest = cursor.take(split.rest_len(n))?;
+    let mut next_rows = Vec::new();
+    let rows = match rows {
+        Some(rows) => rows,
+        None => {
+            next_rows.extend(rows_of(shared, first_element, n).unwrap_or(0..0));
+            &next_rows
+        }
+    };
+    let after = &data[len - cursor.rest().len()..];
+    let used = symbols::decode(after, cursor.rest().len(), shared, rows, &split, rest, elements, scratch)?;
+    cursor.take(used)?;
+    if split.layout.sign && !split.raw_sign {
+        let signs = shared.signs.as_ref().ok_or(CodecError::corrupt("coded signs without their tables"))?;
+        let used = signs::decode(cursor.rest(), signs, rows, width, elements, scratch)?;
+        cursor.take(used)?;
+    }
+    if cursor.rest().len() != tail.len() {
+        return Err(CodecError::corrupt("bytes behind the bit fields"));
+    }
+    tail.copy_from_slice(cursor.rest());
+    Ok(())
+}
+
+fn write_header(split: &FieldSplit, out: &mut Output<'_>) -> Result<(), DoesNotFit> {
+    let Layout { width, mantissa, sign, flip } = split.layout;
+    let flag = |set: bool, flag: u8| if set { flag } else { 0 };
+    let flags = u8::try_from(width.trailing_zeros()).unwrap_or(0)
+        | flag(sign, FLAG_SIGN)
+        | flag(flip, FLAG_FLIP)
+        | flag(split.order == Order::Packed, FLAG_PACKED)
+        | flag(sign && !split.raw_sign, FLAG_CODED_SIGN);
+    out.push(&[kind::FIELDS, flags, mantissa, split.joint, split.dead])?;
+    out.push(&split.base.to_le_bytes())
+}
+
+fn read_header(cursor: &mut Cursor<'_>) -> Result<FieldSplit, CodecError> {
+    let [_, flags, mantissa, joint, dead] = cursor.array()?;
+    if flags >> 6 != 0 {
+        return Err(CodecError::Unsupported { what: "bit field flags", id: u32::from(flags) });
+    }
+    let has = |flag: u8| flags & flag != 0;
+    let layout = Layout { width: 1 << (flags & 3), mantissa, sign: has(FLAG_SIGN), flip: has(FLAG_FLIP) };
+    let split = FieldSplit {
+        layout,
+        joint,
+        dead,
+        order: if has(FLAG_PACKED) { Order::Packed } else { Order::Natural },
+        raw_sign: layout.sign && !has(FLAG_CODED_SIGN),
+        base: cursor.u16()?,
+    };
+    split.validate()?;
+    Ok(split)
+}
+
+/// Low bits that are zero in every element, within the rest. Few elements settle nearly every block; only when
+/// they leave a chance is the whole block looked at.
+pub(super) fn dead_bits(split: &FieldSplit, elements: &[u8]) -> u8 {
+    let width = usize::from(split.layout.width);
+    let limit = u8::try_from(split.top_shift()).unwrap_or(0);
+    let n = elements.len() / width;
+    let sampled = (0..64).map(|i| read_element(elements, width, i * n / 64)).fold(0, |seen, element| seen | element);
+    if sampled & 1 == 1 || limit == 0 {
+        return 0;
+    }
+    let seen = or_of_elements(elements, width);
+    u8::try_from(seen.trailing_zeros()).unwrap_or(u8::MAX).min(limit)
+}
+
+/// All elements or-ed together.
+pub(super) fn or_of_elements(elements: &[u8], width: usize) -> u64 {
+    let (words, tail) = elements.as_chunks::<8>();
+    let mut seen = words.iter().fold(0, |seen, word| seen | u64::from_le_bytes(*word));
+    let mut last = [0; 8];
+    last[..tail.len()].copy_from_slice(tail);
+    seen |= u64::from_le_bytes(last);
+    let mut bits = width as u32 * 8;
+    // A word holds several elements: fold them onto the lowest.
+    let mut span = 64;
+    while span > bits {
+        span /= 2;
+        seen |= seen >> span;
+        bits = bits.min(span);
+    }
+    seen
+}
+
+/// One element as a number.
+pub(super) fn read_element(elements: &[u8], width: usize, at: usize) -> u64 {
+    let mut word = [0; 8];
+    word[..width].copy_from_slice(&elements[at * width..][..width]);
+    u64::from_le_bytes(word)
+}

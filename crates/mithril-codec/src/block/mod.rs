@@ -1,0 +1,162 @@
+//! One block: some elements to bytes that decode alone, and back.
+//!
+//! A [`Recipe`] says what to try; the block itself decides what cannot be known before it is seen (constant,
+//! dead bits, windows), and is stored as it is when nothing helps. Decoding needs the bytes and what the blocks
+//! of a tensor share ([`Shared`]), nothing else.
+
+mod fields;
+mod output;
+mod palette;
+mod planes;
+mod recipe;
+mod rows;
+mod shared;
+mod signs;
+mod sparse;
+mod symbols;
+
+pub use recipe::{FieldRecipe, Recipe, SymbolCoder};
+pub use shared::{Shared, SharedSigns, SharedSymbols, SymbolTables};
+
+use crate::CodecError;
+use crate::bytes::Cursor;
+use crate::forever::kind;
+use output::{DoesNotFit, Output};
+
+/// Bytes that a coded block may take beyond its raw length: the kind.
+pub const MAX_OVERHEAD: usize = 1;
+
+/// Where a block lies in its tensor, and what comes after it.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct Place<'a> {
+    /// Number of the block's first element in the tensor.
+    pub first_element: u64,
+    /// The bytes that will be encoded next, if they are at hand: kernels bring them into the cache.
+    pub next: &'a [u8],
+}
+
+/// Buffers that blocks reuse; one per thread.
+#[derive(Debug, Default)]
+pub struct Scratch {
+    plane: Vec<u8>,
+    bucketed: Vec<u8>,
+    room: Vec<u8>,
+    bytes: Vec<u8>,
+    inner: Vec<u8>,
+    escapes: Vec<u32>,
+    rows: Vec<u32>,
+}
+
+impl Scratch {
+    /// Empty buffers.
+    pub fn new() -> Self {
+        Self::default()
+    }
+}
+
+/// Encodes a block to the front of `out`, which holds `source.len() + MAX_OVERHEAD` bytes; returns the length.
+///
+/// # Panics
+/// When `out` is too small.
+pub fn encode_block(
+    recipe: &Recipe,
+    shared: &Shared,
+    place: Place<'_>,
+    source: &[u8],
+    scratch: &mut Scratch,
+    out: &mut [u8],
+) -> usize {
+    assert!(out.len() >= source.len() + MAX_OVERHEAD, "a block may not fit its output");
+    let mut output = Output::new(&mut out[..source.len() + MAX_OVERHEAD]);
+    match encode_by_recipe(recipe, shared, place, source, scratch, &mut output) {
+        // A block that saves nothing is stored: it decodes faster.
+        Ok(()) if output.len() <= source.len() => output.len(),
+        _ => {
+            out[0] = kind::STORED;
+            out[1..=source.len()].copy_from_slice(source);
+            source.len() + 1
+        }
+    }
+}
+
+fn encode_by_recipe(
+    recipe: &Recipe,
+    shared: &Shared,
+    place: Place<'_>,
+    source: &[u8],
+    scratch: &mut Scratch,
+    out: &mut Output<'_>,
+) -> Result<(), DoesNotFit> {
+    if let Some(pattern) = constant_pattern(source) {
+        return out.push(&[kind::CONSTANT]).and(out.push(pattern));
+    }
+    match recipe {
+        Recipe::Stored => Err(DoesNotFit),
+        Recipe::Fields(recipe) => {
+            let rows = fields::block_rows(shared, recipe, place, source.len(), scratch);
+            let result = fields::encode(recipe, shared, &rows, place.next, source, scratch, out);
+            scratch.rows = rows;
+            result
+        }
+        Recipe::Rows(recipe) => rows::encode(recipe, shared, place, source, scratch, out),
+        Recipe::Planes { width, compressors } => planes::encode(*width, compressors, source, out),
+        Recipe::Palette { width, compressors, otherwise } => match palette::encode(*width, compressors, source, out) {
+            Ok(()) => Ok(()),
+            Err(DoesNotFit) => encode_by_recipe(otherwise, shared, place, source, scratch, out.restart()),
+        },
+        Recipe::Sparse { width, nonzero } => sparse::encode(*width, nonzero, source, scratch, out),
+    }
+}
+
+/// Decodes the block in the first `len` bytes of `data` into exactly `out`. Kernels may read, but never use,
+/// what stands behind those bytes.
+///
+/// # Errors
+/// When the block is damaged or needs something that this build does not know.
+pub fn decode_block(
+    data: &[u8],
+    len: usize,
+    shared: &Shared,
+    first_element: u64,
+    out: &mut [u8],
+    scratch: &mut Scratch,
+) -> Result<(), CodecError> {
+    let block = data.get(..len).ok_or(CodecError::truncated("block"))?;
+    let mut cursor = Cursor::new(block, "block");
+    match cursor.u8()? {
+        kind::STORED => {
+            let raw = cursor.rest();
+            if raw.len() != out.len() {
+                return Err(CodecError::corrupt("stored block of another size"));
+            }
+            out.copy_from_slice(raw);
+            Ok(())
+        }
+        kind::CONSTANT => fill_constant(cursor.rest(), out),
+        kind::FIELDS => fields::decode(data, len, shared, first_element, None, out, scratch),
+        kind::PLANES => planes::decode(cursor, out, scratch),
+        kind::PALETTE => palette::decode(cursor, out),
+        kind::SPARSE => sparse::decode(cursor, out, scratch),
+        kind::ROWS => rows::decode(cursor, shared, first_element, out, scratch),
+        id => Err(CodecError::Unsupported { what: "block kind", id: u32::from(id) }),
+    }
+}
+
+/// The shortest pattern of 1, 2, 4 or 8 bytes that a whole block repeats.
+fn constant_pattern(source: &[u8]) -> Option<&[u8]> {
+    [1, 2, 4, 8].into_iter().filter(|&len| len < source.len()).find_map(|len| {
+        // The first bytes settle nearly every case; comparing the block with itself shifted settles the rest.
+        let head = &source[..source.len().min(64)];
+        (head[len..] == head[..head.len() - len] && source[len..] == source[..source.len() - len]).then(|| &source[..len])
+    })
+}
+
+fn fill_constant(pattern: &[u8], out: &mut [u8]) -> Result<(), CodecError> {
+    if !matches!(pattern.len(), 1 | 2 | 4 | 8) {
+        return Err(CodecError::corrupt("constant of an odd length"));
+    }
+    for chunk in out.chunks_mut(pattern.len()) {
+        chunk.copy_from_slice(&pattern[..chunk.len()]);
+    }
+    Ok(())
+}

@@ -1,0 +1,106 @@
+//! Rows with dead low bits apart from the others: tables of fp32 often hold some rows that were once fp16.
+//!
+//! `[1] kind [1] width [4] row length`, a stream of masks with four rows each (the first in the lowest bit; set for
+//! the second part), then two parts: `[4] length` and a block of bit fields with the rows of that part.
+
+use super::fields::{self, or_of_elements};
+use super::output::{DoesNotFit, Output};
+use super::{FieldRecipe, Place, Scratch, Shared};
+use crate::CodecError;
+use crate::bytes::Cursor;
+use crate::entropy::stream::{self, Allowed};
+use crate::forever::kind;
+
+/// Rows per mask.
+const MASKED: usize = 4;
+
+/// A row is set apart when it has at least this many dead bits more than the block.
+const MIN_DEAD: u32 = 4;
+
+pub(super) fn encode(
+    recipe: &FieldRecipe,
+    shared: &Shared,
+    place: Place<'_>,
+    source: &[u8],
+    scratch: &mut Scratch,
+    out: &mut Output<'_>,
+) -> Result<(), DoesNotFit> {
+    let width = usize::from(recipe.layout.width);
+    let rows = fields::block_rows(shared, recipe, place, source.len(), scratch);
+    let row_len = shared.row_len().unwrap_or(0);
+    let dead: Vec<u32> = match row_len {
+        0 => Vec::new(),
+        _ => source.chunks_exact(row_len * width).map(|row| or_of_elements(row, width).trailing_zeros()).collect(),
+    };
+    let least = dead.iter().copied().min().unwrap_or(0);
+    let apart = |dead: u32| dead >= least + MIN_DEAD;
+    let n_apart = dead.iter().filter(|&&dead| apart(dead)).count();
+    if rows.len() != dead.len() || n_apart == 0 {
+        let result = fields::encode(recipe, shared, &rows, place.next, source, scratch, out);
+        scratch.rows = rows;
+        return result;
+    }
+    out.push(&[kind::ROWS, recipe.layout.width])?;
+    out.push_u32(row_len)?;
+    let mut masks = vec![0u8; dead.len().div_ceil(MASKED)];
+    let mut parts = [(Vec::new(), Vec::new()), (Vec::new(), Vec::new())];
+    for (at, (bytes, (&row, &dead))) in source.chunks_exact(row_len * width).zip(rows.iter().zip(&dead)).enumerate() {
+        let part = usize::from(apart(dead));
+        masks[at / MASKED] |= u8::from(apart(dead)) << (at % MASKED);
+        parts[part].0.push(row);
+        parts[part].1.extend_from_slice(bytes);
+    }
+    let mut coded = Vec::new();
+    stream::encode_smallest(&masks, Allowed::Entropy, &mut coded);
+    out.push(&coded)?;
+    for (rows, bytes) in &parts {
+        coded.resize(bytes.len() + 512, 0);
+        let mut part = Output::new(&mut coded);
+        fields::encode(recipe, shared, rows, &[], bytes, scratch, &mut part)?;
+        let len = part.len();
+        out.push_u32(len)?;
+        out.push(&coded[..len])?;
+    }
+    Ok(())
+}
+
+pub(super) fn decode(
+    mut cursor: Cursor<'_>,
+    shared: &Shared,
+    first_element: u64,
+    out: &mut [u8],
+    scratch: &mut Scratch,
+) -> Result<(), CodecError> {
+    let width = usize::from(cursor.u8()?);
+    let row_len = cursor.len32()?;
+    if !matches!(width, 1 | 2 | 4 | 8) || row_len == 0 || !out.len().is_multiple_of(row_len * width) {
+        return Err(CodecError::corrupt("rows of a block"));
+    }
+    let first_row = u32::try_from(first_element / row_len as u64).map_err(|_| CodecError::corrupt("rows of a block"))?;
+    let row_bytes = row_len * width;
+    let n_rows = out.len() / row_bytes;
+    let mut masks = vec![0; n_rows.div_ceil(MASKED)];
+    stream::decode_into(&mut cursor, &mut masks)?;
+    let part_of = |row: usize| usize::from(masks[row / MASKED] >> (row % MASKED) & 1);
+    let mut inner = std::mem::take(&mut scratch.inner);
+    for part in 0..2 {
+        let members: Vec<usize> = (0..n_rows).filter(|&row| part_of(row) == part).collect();
+        let mut rows = Vec::with_capacity(members.len());
+        for &row in &members {
+            let row = u32::try_from(row).ok().and_then(|row| first_row.checked_add(row));
+            rows.push(row.ok_or(CodecError::corrupt("rows of a block"))?);
+        }
+        let len = cursor.len32()?;
+        let block = cursor.take(len)?;
+        if block.first() != Some(&kind::FIELDS) {
+            return Err(CodecError::corrupt("rows are not bit fields"));
+        }
+        inner.resize(members.len() * row_bytes, 0);
+        fields::decode(block, len, shared, 0, Some(&rows), &mut inner, scratch)?;
+        for (&row, bytes) in members.iter().zip(inner.chunks_exact(row_bytes)) {
+            out[row * row_bytes..][..row_bytes].copy_from_slice(bytes);
+        }
+    }
+    scratch.inner = inner;
+    if cursor.is_empty() { Ok(()) } else { Err(CodecError::corrupt("bytes behind the rows")) }
+}

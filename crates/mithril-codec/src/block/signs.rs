@@ -1,0 +1,160 @@
+//! Coded signs: where rows or columns lean to one side, four signs at a time as one rANS8 symbol.
+//!
+//! Signs are put into buckets like top fields, each bucket cut into fours (its last filled up with zeros), and
+//! the fours coded as symbols: `[1] number of streams`, states, stream lengths, streams.
+
+use super::Scratch;
+use super::output::{DoesNotFit, Output};
+use super::shared::SharedSigns;
+use super::symbols::resize_plane;
+use crate::CodecError;
+use crate::contexts::{Buckets, group_runs};
+use crate::entropy::rans8::{DecodeState, DecodeTable, EncodeState, EncodeTable, decode_groups, encode_groups};
+use crate::entropy::stream::FOUR_STREAMS_FROM;
+
+/// Signs per symbol.
+const QUAD: usize = 4;
+
+/// The identity: symbols are the signs themselves.
+const VALUES: [u8; 16] = [0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15];
+
+pub(super) fn encode(
+    shared: &SharedSigns,
+    rows: &[u32],
+    width: usize,
+    elements: &[u8],
+    scratch: &mut Scratch,
+    out: &mut Output<'_>,
+) -> Result<(), DoesNotFit> {
+    let n = elements.len() / width;
+    let buckets = shared.contexts.buckets(rows).map_err(|_| DoesNotFit)?;
+    let Scratch { plane, bucketed, room, bytes, .. } = scratch;
+    resize_plane(plane, n);
+    resize_plane(bucketed, n);
+    for (sign, element) in plane.iter_mut().zip(elements.chunks_exact(width)) {
+        *sign = element[width - 1] >> 7;
+    }
+    buckets.gather(&plane[..n], bucketed);
+    let starts = quad_starts(&buckets);
+    bytes.clear();
+    for bucket in buckets.ranges() {
+        for quad in bucketed[bucket].chunks(QUAD) {
+            bytes.push(quad.iter().rev().fold(0, |symbol, sign| symbol << 1 | sign));
+        }
+    }
+    let encode = if bytes.len() < FOUR_STREAMS_FROM { encode_quads::<1> } else { encode_quads::<4> };
+    encode(shared, &starts, bytes, room, out)
+}
+
+fn encode_quads<const N: usize>(
+    shared: &SharedSigns,
+    starts: &[usize],
+    quads: &mut Vec<u8>,
+    room: &mut Vec<u8>,
+    out: &mut Output<'_>,
+) -> Result<(), DoesNotFit> {
+    quads.resize(quads.len().next_multiple_of(32 * N), 0);
+    let room_len = EncodeState::<N>::room_len(quads.len());
+    if room.len() < room_len {
+        room.resize(room_len, 0);
+    }
+    let mut state = EncodeState::<N>::new(room, quads.len());
+    let mut end = quads.len();
+    for (context, n_groups) in group_runs(starts, 32 * N).into_iter().rev() {
+        let start = end - n_groups * 32 * N;
+        // Groups may hold fours of the next context, so every four must have a frequency.
+        if shared.quads[context].bytes().contains(&0) {
+            return Err(DoesNotFit);
+        }
+        encode_groups(&mut state, &EncodeTable::new(&shared.quads[context]), &quads[start..end], &[]);
+        end = start;
+    }
+    out.push(&[u8::try_from(N).unwrap_or(0)])?;
+    state.write(out.reserve(state.coded_len())?);
+    Ok(())
+}
+
+/// Decodes signs and sets them in `elements`; returns how many bytes they took.
+pub(super) fn decode(
+    data: &[u8],
+    shared: &SharedSigns,
+    rows: &[u32],
+    width: usize,
+    elements: &mut [u8],
+    scratch: &mut Scratch,
+) -> Result<usize, CodecError> {
+    let n = elements.len() / width;
+    let buckets = shared.contexts.buckets(rows)?;
+    if buckets.len() != n {
+        return Err(CodecError::corrupt("block does not hold whole rows"));
+    }
+    let Scratch { plane, bucketed, bytes, .. } = scratch;
+    resize_plane(plane, n);
+    resize_plane(bucketed, n);
+    let (&n_streams, data) = data.split_first().ok_or(CodecError::truncated("signs"))?;
+    let starts = quad_starts(&buckets);
+    let end = match n_streams {
+        1 => decode_quads::<1>(data, shared, &starts, bytes)?,
+        4 => decode_quads::<4>(data, shared, &starts, bytes)?,
+        _ => return Err(CodecError::corrupt("number of rANS8 streams")),
+    };
+    for (bucket, first) in buckets.ranges().zip(&starts) {
+        for (signs, &quad) in bucketed[bucket].chunks_mut(QUAD).zip(&bytes[*first..]) {
+            let four = (u32::from(quad) * 0x0020_4081 & 0x0101_0101).to_le_bytes();
+            signs.copy_from_slice(&four[..signs.len()]);
+        }
+    }
+    buckets.scatter(bucketed, plane);
+    set_signs(&plane[..n], width, elements);
+    Ok(end + 1)
+}
+
+fn decode_quads<const N: usize>(
+    data: &[u8],
+    shared: &SharedSigns,
+    starts: &[usize],
+    quads: &mut Vec<u8>,
+) -> Result<usize, CodecError> {
+    let (mut state, end) = DecodeState::<N>::read(data)?;
+    quads.resize(starts.last().copied().unwrap_or(0).next_multiple_of(32 * N), 0);
+    let mut first = 0;
+    for (context, n_groups) in group_runs(starts, 32 * N) {
+        let groups = &mut quads[first..first + n_groups * 32 * N];
+        decode_groups(&mut state, &DecodeTable::new(&shared.quads[context]), &VALUES, data, groups)?;
+        first += groups.len();
+    }
+    state.finish()?;
+    Ok(end)
+}
+
+/// Where the fours of each bucket start, and where the last end.
+fn quad_starts(buckets: &Buckets<'_>) -> Vec<usize> {
+    let mut end = 0;
+    let mut starts = vec![0];
+    for bucket in buckets.ranges() {
+        end += bucket.len().div_ceil(QUAD);
+        starts.push(end);
+    }
+    starts
+}
+
+/// Or-s a sign into the highest bit of every element.
+fn set_signs(signs: &[u8], width: usize, elements: &mut [u8]) {
+    match width {
+        2 => {
+            for (element, &sign) in elements.as_chunks_mut::<2>().0.iter_mut().zip(signs) {
+                *element = (u16::from_le_bytes(*element) | u16::from(sign) << 15).to_le_bytes();
+            }
+        }
+        4 => {
+            for (element, &sign) in elements.as_chunks_mut::<4>().0.iter_mut().zip(signs) {
+                *element = (u32::from_le_bytes(*element) | u32::from(sign) << 31).to_le_bytes();
+            }
+        }
+        _ => {
+            for (element, &sign) in elements.chunks_exact_mut(width).zip(signs) {
+                element[width - 1] |= sign << 7;
+            }
+        }
+    }
+}

@@ -1,0 +1,440 @@
+//! The coded top bits of a block: a constant, or symbols of one of the rANS coders, and the escapes.
+//!
+//! `[1] coder`, then
+//! * constant: `[1] index`;
+//! * rANS8: `[1] offset [16] frequencies [1] number of streams`, states, stream lengths, streams;
+//! * rANS8 with shared tables: the same from the number of streams on;
+//! * rANS12: its table, `[4] length`, states and words; with shared tables without the table.
+//!
+//! Then the escapes: for every 65536 positions `[4] count`, then all positions in two bytes each, then all
+//! top fields, in one byte each if they have at most eight bits, else in two.
+
+use super::fields::read_element;
+use super::output::{DoesNotFit, Output};
+use super::shared::{Shared, SharedSymbols, SymbolTables};
+use super::{Scratch, SymbolCoder};
+use crate::CodecError;
+use crate::bytes::Cursor;
+use crate::contexts::Buckets;
+use crate::entropy::rans8::{DecodeState, DecodeTable, EncodeState, EncodeTable, Frequencies, Window, decode_groups, encode_groups};
+use crate::entropy::rans12;
+use crate::entropy::stream::FOUR_STREAMS_FROM;
+use crate::forever::symbols::{CONSTANT, RANS8, RANS8_SHARED, RANS12, RANS12_SHARED};
+use crate::transform::fields::{FieldSplit, TILE, join_tiles};
+
+/// Symbols of a group of four rANS8 streams: planes are padded to whole groups.
+const GROUP: usize = 128;
+
+/// Bytes behind a plane that kernels may touch.
+const SLACK: usize = 16;
+
+/// Positions that share a count of escapes.
+const SEGMENT: usize = 1 << 16;
+
+/// Makes room for `n` elements, whole groups and the kernels' slack.
+pub(super) fn resize_plane(plane: &mut Vec<u8>, n: usize) {
+    plane.resize(n.next_multiple_of(GROUP) + SLACK, 0);
+}
+
+/// Encodes a plane that `split` made of `elements`; the plane is used up.
+#[expect(clippy::too_many_arguments, reason = "one block's parts, all of them used")]
+pub(super) fn encode(
+    coder: SymbolCoder,
+    shared: Option<&SharedSymbols>,
+    rows: &[u32],
+    split: &FieldSplit,
+    elements: &[u8],
+    plane: &mut [u8],
+    next: &[u8],
+    scratch: &mut Scratch,
+    out: &mut Output<'_>,
+) -> Result<(), DoesNotFit> {
+    let n = elements.len() / usize::from(split.layout.width);
+    let Scratch { bucketed, room, bytes, escapes, .. } = scratch;
+    escapes.clear();
+    let buckets = shared.map(|shared| shared.contexts.buckets(rows).map_err(|_| DoesNotFit)).transpose()?;
+    let mut overflows = Vec::new();
+    if let (Some(shared), Some(buckets)) = (shared, &buckets) {
+        resize_plane(bucketed, n);
+        buckets.gather(&plane[..n], bucketed);
+        overflows = overflowing(split, elements, &bucketed[..n], |position| buckets.element_at(position));
+        match &shared.tables {
+            SymbolTables::Rans8(windows) => {
+                out.push(&[RANS8_SHARED])?;
+                encode_rans8(RunsOf::Buckets(buckets, windows), n, bucketed, &[], room, escapes, out)?;
+            }
+            SymbolTables::Rans12(tables, _) => {
+                out.push(&[RANS12_SHARED])?;
+                let runs = buckets.group_runs(rans12::LANES);
+                encode_rans12(&runs, tables, n, bucketed, bytes, escapes, out)?;
+            }
+        }
+    } else if plane[1..n].iter().all(|&index| index == plane[0]) && !plane_overflows(split) {
+        out.push(&[CONSTANT, plane[0]])?;
+    } else {
+        overflows = overflowing(split, elements, &plane[..n], |position| split.element_at(position));
+        match coder {
+            SymbolCoder::Rans8 => {
+                let window =
+                    if split.top_bits() <= 4 { Window::of_nibbles(&plane[..n]) } else { Window::choose(&plane[..n]) };
+                out.push(&[RANS8, window.offset])?;
+                out.push(window.frequencies.bytes())?;
+                encode_rans8(RunsOf::One(&window), n, plane, next, room, escapes, out)?;
+            }
+            SymbolCoder::Rans12 => {
+                let mut counts = [0; 256];
+                plane[..n].iter().for_each(|&index| counts[usize::from(index)] += 1);
+                let table = rans12::FrequencyTable::from_counts(&counts).ok_or(DoesNotFit)?;
+                bytes.clear();
+                table.write(bytes);
+                out.push(&[RANS12])?;
+                out.push(bytes)?;
+                encode_rans12(&[(0, n.div_ceil(rans12::LANES))], &[table], n, plane, bytes, escapes, out)?;
+            }
+        }
+    }
+    let element_at = |position: usize| match &buckets {
+        Some(buckets) => buckets.element_at(position),
+        None => split.element_at(position),
+    };
+    if !overflows.is_empty() {
+        escapes.append(&mut overflows);
+        escapes.sort_unstable();
+        escapes.dedup();
+    }
+    write_escapes(split, elements, n, escapes, element_at, out)
+}
+
+/// Whether top fields can be too large for the plane.
+fn plane_overflows(split: &FieldSplit) -> bool {
+    split.top_bits() > 8
+}
+
+/// Positions whose field does not fit the plane, which marks them by 255: escapes, whatever their table says.
+fn overflowing(split: &FieldSplit, elements: &[u8], plane: &[u8], element_at: impl Fn(usize) -> usize) -> Vec<u32> {
+    if !plane_overflows(split) {
+        return Vec::new();
+    }
+    let width = usize::from(split.layout.width);
+    let top_at = |position: usize| split.top(read_element(elements, width, element_at(position)));
+    (0u32..)
+        .zip(plane)
+        .filter(|&(position, &index)| index == 255 && top_at(position as usize).wrapping_sub(u64::from(split.base)) != 255)
+        .map(|(position, _)| position)
+        .collect()
+}
+
+/// Which table each group of symbols has.
+enum RunsOf<'a> {
+    One(&'a Window),
+    Buckets(&'a Buckets<'a>, &'a [Window]),
+}
+
+fn encode_rans8(
+    runs: RunsOf<'_>,
+    n: usize,
+    plane: &mut [u8],
+    next: &[u8],
+    room: &mut Vec<u8>,
+    escapes: &mut Vec<u32>,
+    out: &mut Output<'_>,
+) -> Result<(), DoesNotFit> {
+    if n < FOUR_STREAMS_FROM {
+        encode_rans8_streams::<1>(runs, n, plane, next, room, escapes, out)
+    } else {
+        encode_rans8_streams::<4>(runs, n, plane, next, room, escapes, out)
+    }
+}
+
+fn encode_rans8_streams<const N: usize>(
+    runs: RunsOf<'_>,
+    n: usize,
+    plane: &mut [u8],
+    next: &[u8],
+    room: &mut Vec<u8>,
+    escapes: &mut Vec<u32>,
+    out: &mut Output<'_>,
+) -> Result<(), DoesNotFit> {
+    let group_len = 32 * N;
+    let padded = n.next_multiple_of(group_len);
+    let one;
+    let (runs, windows): (&[(usize, usize)], &[Window]) = match runs {
+        RunsOf::One(window) => (&[(0, padded / group_len)], std::slice::from_ref(window)),
+        RunsOf::Buckets(buckets, windows) => {
+            one = buckets.group_runs(group_len);
+            (&one, windows)
+        }
+    };
+    let mut first = 0;
+    for &(table, n_groups) in runs {
+        let end = (first + n_groups * group_len).min(n);
+        let window = &windows[table];
+        window.map(&mut plane[first..end], u32::try_from(first).map_err(|_| DoesNotFit)?, escapes);
+        if end == n {
+            plane[n..padded].fill(window.escape_symbol());
+        }
+        first = end;
+    }
+    let room_len = EncodeState::<N>::room_len(padded);
+    if room.len() < room_len {
+        room.resize(room_len, 0);
+    }
+    let mut state = EncodeState::<N>::new(room, padded);
+    let mut end = padded;
+    for &(table, n_groups) in runs.iter().rev() {
+        let start = end - n_groups * group_len;
+        encode_groups(&mut state, &EncodeTable::new(&windows[table].frequencies), &plane[start..end], next);
+        end = start;
+    }
+    out.push(&[u8::try_from(N).unwrap_or(0)])?;
+    state.write(out.reserve(state.coded_len())?);
+    Ok(())
+}
+
+fn encode_rans12(
+    group_runs: &[(usize, usize)],
+    tables: &[rans12::FrequencyTable],
+    n: usize,
+    plane: &mut [u8],
+    bytes: &mut Vec<u8>,
+    escapes: &mut Vec<u32>,
+    out: &mut Output<'_>,
+) -> Result<(), DoesNotFit> {
+    let mut runs = Vec::with_capacity(group_runs.len());
+    let mut first = 0;
+    for &(table_idx, n_groups) in group_runs {
+        let end = (first + n_groups * rans12::LANES).min(n);
+        let (frequencies, escape) = (tables[table_idx].frequencies(), tables[table_idx].most_probable());
+        for (position, index) in (u32::try_from(first).map_err(|_| DoesNotFit)?..).zip(&mut plane[first..end]) {
+            if frequencies[usize::from(*index)] == 0 {
+                escapes.push(position);
+                *index = escape;
+            }
+        }
+        runs.push(rans12::Run { len: end - first, table_idx });
+        first = end;
+    }
+    bytes.clear();
+    rans12::encode(&plane[..n], &runs, tables, bytes);
+    out.push_u32(bytes.len())?;
+    out.push(bytes)
+}
+
+fn write_escapes(
+    split: &FieldSplit,
+    elements: &[u8],
+    n: usize,
+    escapes: &[u32],
+    element_at: impl Fn(usize) -> usize,
+    out: &mut Output<'_>,
+) -> Result<(), DoesNotFit> {
+    let mut first = 0;
+    for segment in 0..n.div_ceil(SEGMENT) {
+        let end = escapes.partition_point(|&position| position as usize / SEGMENT <= segment);
+        out.push_u32(end - first)?;
+        first = end;
+    }
+    for &position in escapes {
+        let [a, b, ..] = position.to_le_bytes();
+        out.push(&[a, b])?;
+    }
+    let width = usize::from(split.layout.width);
+    for &position in escapes {
+        let top = split.top(read_element(elements, width, element_at(position as usize)));
+        out.push(&top.to_le_bytes()[..escape_len(split)])?;
+    }
+    Ok(())
+}
+
+/// Bytes of an escaped top field.
+fn escape_len(split: &FieldSplit) -> usize {
+    if split.top_bits() <= 8 { 1 } else { 2 }
+}
+
+/// Decodes top fields from the first `len` bytes of `data` and joins them with `rest` into `elements`; returns
+/// how many bytes they took.
+#[expect(clippy::too_many_arguments, reason = "one block's parts, all of them used")]
+pub(super) fn decode(
+    data: &[u8],
+    len: usize,
+    shared: &Shared,
+    rows: &[u32],
+    split: &FieldSplit,
+    rest: &[u8],
+    elements: &mut [u8],
+    scratch: &mut Scratch,
+) -> Result<usize, CodecError> {
+    let mut cursor = Cursor::new(&data[..len], "symbols");
+    let n = elements.len() / usize::from(split.layout.width);
+    resize_plane(&mut scratch.plane, n);
+    let plane = &mut scratch.plane;
+    let coder = cursor.u8()?;
+    let mut buckets = None;
+    if matches!(coder, RANS8_SHARED | RANS12_SHARED) {
+        let shared = shared.symbols.as_ref().ok_or(CodecError::corrupt("symbols without their shared tables"))?;
+        let shared_buckets = shared.contexts.buckets(rows)?;
+        if shared_buckets.len() != n {
+            return Err(CodecError::corrupt("block does not hold whole rows"));
+        }
+        resize_plane(&mut scratch.bucketed, n);
+        match &shared.tables {
+            SymbolTables::Rans8(windows) if coder == RANS8_SHARED => {
+                let n_streams = cursor.u8()?;
+                let after = &data[len - cursor.rest().len()..];
+                let decode = match n_streams {
+                    1 => decode_buckets::<1>,
+                    4 => decode_buckets::<4>,
+                    _ => return Err(CodecError::corrupt("number of rANS8 streams")),
+                };
+                cursor.take(decode(after, &shared_buckets, windows, &mut scratch.bucketed, cursor.rest().len())?)?;
+            }
+            SymbolTables::Rans12(_, tables) if coder == RANS12_SHARED => {
+                let coded_len = cursor.len32()?;
+                let runs = run_lens(&shared_buckets.group_runs(rans12::LANES), n);
+                rans12::decode_into(cursor.take(coded_len)?, &runs, tables, &mut scratch.bucketed[..n])?;
+            }
+            _ => return Err(CodecError::corrupt("shared tables of another coder")),
+        }
+        shared_buckets.scatter(&scratch.bucketed, plane);
+        buckets = Some(shared_buckets);
+        join_tiles(split, &plane[..n], rest, elements);
+    } else {
+        match coder {
+            CONSTANT => {
+                plane.fill(cursor.u8()?);
+                join_tiles(split, &plane[..n], rest, elements);
+            }
+            RANS8 => {
+                let offset = cursor.u8()?;
+                let window = Window { offset, frequencies: Frequencies::parse(cursor.array()?)? };
+                let n_streams = cursor.u8()?;
+                let coded_len = cursor.rest().len();
+                let after = &data[len - coded_len..];
+                cursor.take(match n_streams {
+                    1 => decode_one_window::<1>(after, coded_len, &window, split, rest, elements, plane)?,
+                    4 => decode_one_window::<4>(after, coded_len, &window, split, rest, elements, plane)?,
+                    _ => return Err(CodecError::corrupt("number of rANS8 streams")),
+                })?;
+            }
+            RANS12 => {
+                let table = rans12::DecodeTable::new(&rans12::FrequencyTable::read(&mut cursor)?);
+                let coded_len = cursor.len32()?;
+                let runs = [rans12::Run { len: n, table_idx: 0 }];
+                rans12::decode_into(cursor.take(coded_len)?, &runs, std::slice::from_ref(&table), &mut plane[..n])?;
+                join_tiles(split, &plane[..n], rest, elements);
+            }
+            id => return Err(CodecError::Unsupported { what: "symbol coder", id: u32::from(id) }),
+        }
+    }
+    let element_at = |position: usize| match &buckets {
+        Some(buckets) => buckets.element_at(position),
+        None => split.element_at(position),
+    };
+    read_escapes(&mut cursor, split, n, element_at, elements)?;
+    Ok(len - cursor.rest().len())
+}
+
+/// Runs in symbols from runs in groups.
+fn run_lens(group_runs: &[(usize, usize)], n: usize) -> Vec<rans12::Run> {
+    let mut first = 0;
+    group_runs
+        .iter()
+        .map(|&(table_idx, n_groups)| {
+            let len = (n_groups * rans12::LANES).min(n - first);
+            first += len;
+            rans12::Run { len, table_idx }
+        })
+        .collect()
+}
+
+fn decode_buckets<const N: usize>(
+    data: &[u8],
+    buckets: &Buckets<'_>,
+    windows: &[Window],
+    bucketed: &mut [u8],
+    len: usize,
+) -> Result<usize, CodecError> {
+    let (mut state, end) = DecodeState::<N>::read(&data[..len])?;
+    let mut first = 0;
+    for (table, n_groups) in buckets.group_runs(32 * N) {
+        let window = &windows[table];
+        let groups = &mut bucketed[first..first + n_groups * 32 * N];
+        decode_groups(&mut state, &DecodeTable::new(&window.frequencies), &window.values(), data, groups)?;
+        first += groups.len();
+    }
+    state.finish()?;
+    Ok(end)
+}
+
+fn decode_one_window<const N: usize>(
+    data: &[u8],
+    len: usize,
+    window: &Window,
+    split: &FieldSplit,
+    rest: &[u8],
+    elements: &mut [u8],
+    plane: &mut [u8],
+) -> Result<usize, CodecError> {
+    let (mut state, end) = DecodeState::<N>::read(&data[..len])?;
+    let table = DecodeTable::new(&window.frequencies);
+    let width = usize::from(split.layout.width);
+    let n = elements.len() / width;
+    let done = fused_join(split, window, &table, &mut state, data, rest, elements);
+    debug_assert!(done.is_multiple_of(TILE));
+    let plane = &mut plane[..(n - done).next_multiple_of(32 * N)];
+    decode_groups(&mut state, &table, &window.values(), data, plane)?;
+    join_tiles(split, &plane[..n - done], &rest[split.rest_len(done)..], &mut elements[done * width..]);
+    state.finish()?;
+    Ok(end)
+}
+
+/// Decodes and joins as many tiles as a fused kernel can.
+fn fused_join<const N: usize>(
+    split: &FieldSplit,
+    window: &Window,
+    table: &DecodeTable,
+    state: &mut DecodeState<N>,
+    data: &[u8],
+    rest: &[u8],
+    elements: &mut [u8],
+) -> usize {
+    let Some(avx2) = crate::arch::avx2() else { return 0 };
+    let Some(state) = state.as_four() else { return 0 };
+    if split.base != 0 {
+        return 0;
+    }
+    avx2.rans8_decode_join(split, window.offset, table, state, data, rest, elements)
+}
+
+fn read_escapes(
+    cursor: &mut Cursor<'_>,
+    split: &FieldSplit,
+    n: usize,
+    element_at: impl Fn(usize) -> usize,
+    elements: &mut [u8],
+) -> Result<(), CodecError> {
+    let mut counts = Vec::with_capacity(n.div_ceil(SEGMENT));
+    for _ in 0..n.div_ceil(SEGMENT) {
+        counts.push(cursor.len32()?);
+    }
+    let total: usize = counts.iter().sum();
+    if total > n {
+        return Err(CodecError::corrupt("more escapes than elements"));
+    }
+    let positions = cursor.take(2 * total)?.as_chunks::<2>().0;
+    let tops = cursor.take(escape_len(split) * total)?;
+    let segments = counts.iter().enumerate().flat_map(|(segment, &count)| std::iter::repeat_n(segment, count));
+    let width = usize::from(split.layout.width);
+    for ((segment, position), top) in segments.zip(positions).zip(tops.chunks_exact(escape_len(split))) {
+        let position = segment * SEGMENT + usize::from(u16::from_le_bytes(*position));
+        let element = if position < n { element_at(position) } else { n };
+        if element >= n {
+            return Err(CodecError::corrupt("escape behind the last element"));
+        }
+        let mut word = [0; 8];
+        word[..top.len()].copy_from_slice(top);
+        let patched = split.with_top(read_element(elements, width, element), u64::from_le_bytes(word));
+        elements[element * width..][..width].copy_from_slice(&patched.to_le_bytes()[..width]);
+    }
+    Ok(())
+}

@@ -1,0 +1,301 @@
+//! Contexts of a matrix: rows and columns sorted into a few classes, each pair of classes with its own table.
+//!
+//! A weight's size depends on its row and its column (an output neuron, an input channel), and both are known
+//! before a symbol is decoded. So the symbols of a block are put into one bucket per context, coded bucket by
+//! bucket with that bucket's table, and put back: the coder never switches tables inside a vector.
+//!
+//! A bucket holds its symbols by row, then by column. As every row of a class has the same columns of each
+//! column class, positions in a bucket are found by one division.
+
+use crate::CodecError;
+use crate::bytes::Cursor;
+use crate::entropy::stream;
+
+/// Classes that rows or columns may have at most.
+pub const MAX_CLASSES: usize = 16;
+
+/// Columns that are put back at a time.
+const GROUP: usize = 16;
+
+/// Which class each row and each column of a matrix belongs to.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Contexts {
+    row_classes: Vec<u8>,
+    column_classes: Vec<u8>,
+    n_row_classes: usize,
+    n_column_classes: usize,
+    columns_by_class: Vec<Vec<u32>>,
+    /// For every group of columns and every class, the shuffle that puts the class's next symbols in place.
+    shuffles: Vec<[u8; GROUP]>,
+    /// How many symbols that shuffle takes.
+    taken: Vec<u8>,
+}
+
+impl Contexts {
+    /// Classes of rows and of columns, numbered from zero. There are at most 16 of each.
+    ///
+    /// # Panics
+    /// When there are no columns, or a class number is 16 or more.
+    pub fn new(row_classes: Vec<u8>, column_classes: Vec<u8>) -> Self {
+        let count = |classes: &[u8]| classes.iter().copied().max().map_or(1, |class| usize::from(class) + 1);
+        let (n_row_classes, n_column_classes) = (count(&row_classes), count(&column_classes));
+        assert!(n_row_classes <= MAX_CLASSES && n_column_classes <= MAX_CLASSES && !column_classes.is_empty());
+        let mut columns_by_class = vec![Vec::new(); n_column_classes];
+        for (column, &class) in (0u32..).zip(&column_classes) {
+            columns_by_class[usize::from(class)].push(column);
+        }
+        let (mut shuffles, mut taken) = (Vec::new(), Vec::new());
+        for group in column_classes.chunks(GROUP) {
+            for class in 0..n_column_classes {
+                let mut shuffle = [0x80; GROUP];
+                let mut n = 0;
+                for (to, _) in shuffle.iter_mut().zip(group).filter(|(_, c)| usize::from(**c) == class) {
+                    *to = n;
+                    n += 1;
+                }
+                shuffles.push(shuffle);
+                taken.push(n);
+            }
+        }
+        Self { row_classes, column_classes, n_row_classes, n_column_classes, columns_by_class, shuffles, taken }
+    }
+
+    /// Elements of a row.
+    pub fn row_len(&self) -> usize {
+        self.column_classes.len()
+    }
+
+    /// Rows of the matrix.
+    pub fn n_rows(&self) -> usize {
+        self.row_classes.len()
+    }
+
+    /// Number of contexts: pairs of a row class and a column class.
+    pub fn n_contexts(&self) -> usize {
+        self.n_row_classes * self.n_column_classes
+    }
+
+    /// The context of an element.
+    pub fn context(&self, row: usize, column: usize) -> usize {
+        usize::from(self.row_classes[row]) * self.n_column_classes + usize::from(self.column_classes[column])
+    }
+
+    /// Appends row length, number of rows and both class lists.
+    pub(crate) fn write(&self, out: &mut Vec<u8>) {
+        for classes in [&self.row_classes, &self.column_classes] {
+            let n = u32::try_from(classes.len()).expect("a matrix that is classed has fewer than 2^32 rows");
+            out.extend(n.to_le_bytes());
+            stream::encode_smallest(classes, stream::Allowed::Entropy, out);
+        }
+    }
+
+    /// Reads what [`Contexts::write`] wrote.
+    pub(crate) fn read(cursor: &mut Cursor<'_>) -> Result<Self, CodecError> {
+        let mut lists = [Vec::new(), Vec::new()];
+        for list in &mut lists {
+            let n = cursor.len32()?;
+            if n > MAX_LISTED {
+                return Err(CodecError::corrupt("more rows or columns than a classed matrix may have"));
+            }
+            *list = vec![0; n];
+            stream::decode_into(cursor, list)?;
+            if list.iter().any(|&class| usize::from(class) >= MAX_CLASSES) {
+                return Err(CodecError::corrupt("class number out of range"));
+            }
+        }
+        let [rows, columns] = lists;
+        if columns.is_empty() {
+            return Err(CodecError::corrupt("a classed matrix without columns"));
+        }
+        Ok(Self::new(rows, columns))
+    }
+
+    /// The buckets of a block that holds these rows.
+    pub(crate) fn buckets<'a>(&'a self, rows: &[u32]) -> Result<Buckets<'a>, CodecError> {
+        let mut classes = Vec::with_capacity(rows.len());
+        let mut rows_by_class = vec![Vec::new(); self.n_row_classes];
+        for (at, &row) in (0u32..).zip(rows) {
+            let class = *self.row_classes.get(row as usize).ok_or(CodecError::corrupt("row without a class"))?;
+            classes.push(class);
+            rows_by_class[usize::from(class)].push(at);
+        }
+        let mut starts = Vec::with_capacity(self.n_contexts() + 1);
+        let mut end = 0;
+        starts.push(0);
+        for rows in &rows_by_class {
+            for columns in &self.columns_by_class {
+                end += rows.len() * columns.len();
+                starts.push(end);
+            }
+        }
+        Ok(Buckets { contexts: self, row_classes: classes, rows_by_class, starts })
+    }
+}
+
+/// Rows or columns that a file may list; beyond that classes do not pay and hostile files cost memory.
+pub const MAX_LISTED: usize = 1 << 24;
+
+/// The rows of one block in buckets.
+pub(crate) struct Buckets<'a> {
+    contexts: &'a Contexts,
+    /// Class of each row of the block.
+    row_classes: Vec<u8>,
+    rows_by_class: Vec<Vec<u32>>,
+    /// Where each bucket starts, and where the last ends.
+    starts: Vec<usize>,
+}
+
+impl Buckets<'_> {
+    /// Elements of the block.
+    pub(crate) fn len(&self) -> usize {
+        self.starts.last().copied().unwrap_or(0)
+    }
+
+    /// Runs of groups of `group_len` symbols: (context, number of groups).
+    pub(crate) fn group_runs(&self, group_len: usize) -> Vec<(usize, usize)> {
+        group_runs(&self.starts, group_len)
+    }
+
+    /// The positions of each bucket.
+    pub(crate) fn ranges(&self) -> impl Iterator<Item = std::ops::Range<usize>> {
+        self.starts.windows(2).map(|ends| ends[0]..ends[1])
+    }
+
+    /// Plane to buckets.
+    pub(crate) fn gather(&self, plane: &[u8], bucketed: &mut [u8]) {
+        let columns = self.contexts;
+        let mut at = self.starts.clone();
+        for (row, &class) in plane.chunks_exact(columns.row_len()).zip(&self.row_classes) {
+            let first = usize::from(class) * columns.n_column_classes;
+            if columns.n_column_classes == 1 {
+                bucketed[at[first]..at[first] + row.len()].copy_from_slice(row);
+                at[first] += row.len();
+                continue;
+            }
+            let at = &mut at[first..first + columns.n_column_classes];
+            for (&symbol, &class) in row.iter().zip(&columns.column_classes) {
+                let at = &mut at[usize::from(class)];
+                bucketed[*at] = symbol;
+                *at += 1;
+            }
+        }
+    }
+
+    /// Buckets to plane. Both have 16 bytes more than elements, so that whole groups can be moved.
+    pub(crate) fn scatter(&self, bucketed: &[u8], plane: &mut [u8]) {
+        let columns = self.contexts;
+        let row_len = columns.row_len();
+        let mut at = self.starts.clone();
+        let avx2 = crate::arch::avx2();
+        for (row, &class) in self.row_classes.iter().enumerate() {
+            let first = usize::from(class) * columns.n_column_classes;
+            let out = &mut plane[row * row_len..];
+            if columns.n_column_classes == 1 {
+                out[..row_len].copy_from_slice(&bucketed[at[first]..at[first] + row_len]);
+                at[first] += row_len;
+                continue;
+            }
+            let at = &mut at[first..first + columns.n_column_classes];
+            match avx2 {
+                Some(avx2) => avx2.scatter_row(&columns.shuffles, &columns.taken, bucketed, at, out),
+                None => scatter_row(&columns.column_classes, bucketed, at, out),
+            }
+        }
+    }
+
+    /// The element at a position of the buckets.
+    pub(crate) fn element_at(&self, position: usize) -> usize {
+        let context = self.starts.partition_point(|&start| start <= position).saturating_sub(1);
+        let n_classes = self.contexts.n_column_classes;
+        let columns = &self.contexts.columns_by_class[context % n_classes];
+        let rows = &self.rows_by_class[context / n_classes];
+        let within = position - self.starts[context];
+        rows[within / columns.len()] as usize * self.contexts.row_len() + columns[within % columns.len()] as usize
+    }
+}
+
+/// Runs of groups over buckets with these starts: (bucket, number of groups). A group belongs to the bucket of
+/// its first symbol, so no bucket needs padding; the last group may reach past the end.
+pub(crate) fn group_runs(starts: &[usize], group_len: usize) -> Vec<(usize, usize)> {
+    let group_after = |position: usize| position.div_ceil(group_len);
+    starts
+        .windows(2)
+        .enumerate()
+        .map(|(bucket, ends)| (bucket, group_after(ends[1]) - group_after(ends[0])))
+        .filter(|&(_, n_groups)| n_groups > 0)
+        .collect()
+}
+
+/// The meaning of putting a row back.
+fn scatter_row(column_classes: &[u8], bucketed: &[u8], at: &mut [usize], out: &mut [u8]) {
+    for (out, &class) in out.iter_mut().zip(column_classes) {
+        let at = &mut at[usize::from(class)];
+        *out = bucketed[*at];
+        *at += 1;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn sample(n_rows: usize, row_len: usize, n_row_classes: u8, n_column_classes: u8) -> Contexts {
+        let mut state = 12345u64;
+        let mut next = move |bound: u8| {
+            state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+            u8::try_from((state >> 40) % u64::from(bound)).unwrap()
+        };
+        let rows = (0..n_rows).map(|_| next(n_row_classes)).collect();
+        let columns = (0..row_len).map(|_| next(n_column_classes)).collect();
+        Contexts::new(rows, columns)
+    }
+
+    #[test]
+    fn gathering_and_scattering_give_the_plane_back() {
+        for (n_rows, row_len) in [(1, 1), (7, 16), (5, 33), (40, 100), (3, 1000)] {
+            for (row_classes, column_classes) in [(1, 1), (4, 1), (1, 4), (4, 4), (2, 16)] {
+                let contexts = sample(n_rows, row_len, row_classes, column_classes);
+                let rows: Vec<u32> = (0..u32::try_from(n_rows).unwrap()).collect();
+                let buckets = contexts.buckets(&rows).unwrap();
+                let n = n_rows * row_len;
+                assert_eq!(buckets.len(), n);
+                let plane: Vec<u8> = (0..n).map(|i| u8::try_from(i % 251).unwrap()).collect();
+                let mut bucketed = vec![0; n + 16];
+                buckets.gather(&plane, &mut bucketed);
+                let mut back = vec![0; n + 16];
+                buckets.scatter(&bucketed, &mut back);
+                assert_eq!(back[..n], plane);
+                let mut at: Vec<usize> = buckets.starts.clone();
+                for (context, at) in at.iter_mut().enumerate().take(contexts.n_contexts()) {
+                    while *at < buckets.starts[context + 1] {
+                        let element = buckets.element_at(*at);
+                        assert_eq!(bucketed[*at], plane[element]);
+                        assert_eq!(contexts.context(element / row_len, element % row_len), context);
+                        *at += 1;
+                    }
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn every_group_of_symbols_has_a_context() {
+        let contexts = sample(40, 100, 4, 4);
+        let rows: Vec<u32> = (0..40).collect();
+        for group_len in [32, 64, 128] {
+            let runs = contexts.buckets(&rows).unwrap().group_runs(group_len);
+            assert_eq!(runs.iter().map(|run| run.1).sum::<usize>(), 4000usize.div_ceil(group_len));
+        }
+    }
+
+    #[test]
+    fn classes_are_read_back() {
+        let contexts = sample(300, 77, 4, 3);
+        let mut bytes = Vec::new();
+        contexts.write(&mut bytes);
+        assert_eq!(Contexts::read(&mut Cursor::new(&bytes, "contexts")).unwrap(), contexts);
+        for len in 0..bytes.len() {
+            assert!(Contexts::read(&mut Cursor::new(&bytes[..len], "contexts")).is_err());
+        }
+    }
+}

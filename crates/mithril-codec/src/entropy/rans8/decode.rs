@@ -1,0 +1,105 @@
+//! Decoding groups of symbols: the scalar definition, and the choice of a kernel.
+
+use super::{DecodeTable, LANES, REST};
+use crate::CodecError;
+use crate::bytes::Cursor;
+
+/// Where a decoder stands: the lanes of `N` streams, and how far each stream has been read.
+#[derive(Debug, Clone)]
+pub(crate) struct DecodeState<const N: usize> {
+    /// Per stream 32 high bytes, then 32 low bytes: the layout of the file and of the registers.
+    pub(crate) planes: [[u8; 2 * LANES]; N],
+    /// Next byte of each stream, as an offset into the data.
+    pub(crate) at: [usize; N],
+    ends: [usize; N],
+}
+
+impl<const N: usize> DecodeState<N> {
+    /// Reads states and stream lengths; returns the state and the number of bytes up to the end of the streams.
+    pub(crate) fn read(data: &[u8]) -> Result<(Self, usize), CodecError> {
+        let mut cursor = Cursor::new(data, "rANS8 states");
+        let mut planes = [[0; 2 * LANES]; N];
+        for plane in &mut planes {
+            *plane = cursor.array()?;
+            if plane[..LANES].contains(&0) {
+                return Err(CodecError::corrupt("rANS8 state below its range"));
+            }
+        }
+        let (mut at, mut ends) = ([0; N], [0; N]);
+        let mut end = N * (2 * LANES + 4);
+        for (at, ends) in at.iter_mut().zip(&mut ends) {
+            *at = end;
+            end = end.checked_add(cursor.len32()?).ok_or(CodecError::truncated("rANS8 stream"))?;
+            *ends = end;
+        }
+        if end > data.len() {
+            return Err(CodecError::truncated("rANS8 stream"));
+        }
+        Ok((Self { planes, at, ends }, end))
+    }
+
+    /// The state as one of four streams, if it is.
+    pub(crate) fn as_four(&mut self) -> Option<&mut DecodeState<4>> {
+        (self as &mut dyn std::any::Any).downcast_mut()
+    }
+
+    /// After the last symbol every stream must be read to its end and every lane be at rest.
+    pub(crate) fn finish(&self) -> Result<(), CodecError> {
+        let [rest_high, rest_low] = REST.to_be_bytes();
+        let at_rest =
+            self.planes.iter().all(|p| p[..LANES].iter().all(|&h| h == rest_high) && p[LANES..].iter().all(|&l| l == rest_low));
+        if at_rest && self.at == self.ends {
+            Ok(())
+        } else {
+            Err(CodecError::corrupt("rANS8 streams do not end where the symbols do"))
+        }
+    }
+}
+
+/// Decodes whole groups: `out[i] = values[symbol i]`. The length of `out` is a multiple of `32 N`.
+///
+/// # Errors
+/// `Truncated` when a stream runs past the end of `data`.
+pub(crate) fn decode_groups<const N: usize>(
+    state: &mut DecodeState<N>,
+    table: &DecodeTable,
+    values: &[u8; 16],
+    data: &[u8],
+    out: &mut [u8],
+) -> Result<(), CodecError> {
+    let done = match crate::arch::avx2() {
+        Some(avx2) => avx2.rans8_decode(state, table, values, data, out),
+        None => 0,
+    };
+    for group in out[done..].chunks_exact_mut(N * LANES) {
+        decode_group(state, table, values, data, group)?;
+    }
+    Ok(())
+}
+
+/// One group, the meaning of every kernel.
+pub(crate) fn decode_group<const N: usize>(
+    state: &mut DecodeState<N>,
+    table: &DecodeTable,
+    values: &[u8; 16],
+    data: &[u8],
+    group: &mut [u8],
+) -> Result<(), CodecError> {
+    for (stream, out) in group.chunks_exact_mut(LANES).enumerate() {
+        let plane = &mut state.planes[stream];
+        let at = &mut state.at[stream];
+        for (lane, out) in out.iter_mut().enumerate() {
+            let (symbol, rank) = table.symbol_and_rank(plane[LANES + lane]);
+            *out = values[usize::from(symbol)];
+            let x = u16::from(table.freq[usize::from(symbol)]) * u16::from(plane[lane]) + u16::from(rank);
+            let [mut high, mut low] = x.to_be_bytes();
+            if high == 0 {
+                high = low;
+                low = *data.get(*at).ok_or(CodecError::truncated("rANS8 stream"))?;
+                *at += 1;
+            }
+            (plane[lane], plane[LANES + lane]) = (high, low);
+        }
+    }
+    Ok(())
+}

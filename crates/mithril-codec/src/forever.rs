@@ -1,0 +1,56 @@
+//! Numbers of the format that can never change: what stands inside coded blocks.
+//!
+//! Their meaning is in `docs/format/frame.md`. A new number may be added; none may be reused.
+
+/// Kinds of block: the first byte of every coded block.
+pub(crate) mod kind {
+    pub(crate) const STORED: u8 = 0;
+    pub(crate) const CONSTANT: u8 = 1;
+    pub(crate) const FIELDS: u8 = 2;
+    pub(crate) const PLANES: u8 = 3;
+    pub(crate) const PALETTE: u8 = 4;
+    pub(crate) const SPARSE: u8 = 5;
+    pub(crate) const ROWS: u8 = 6;
+}
+
+/// Coders of the symbols of bit fields.
+pub(crate) mod symbols {
+    pub(crate) const CONSTANT: u8 = 0;
+    pub(crate) const RANS8: u8 = 1;
+    pub(crate) const RANS8_SHARED: u8 = 2;
+    pub(crate) const RANS12: u8 = 3;
+    pub(crate) const RANS12_SHARED: u8 = 4;
+}
+
+/// Coders of byte streams.
+pub(crate) mod stream {
+    pub(crate) const STORED: u8 = 0;
+    pub(crate) const CONSTANT: u8 = 1;
+    pub(crate) const RANS8: u8 = 2;
+    pub(crate) const HUFFMAN: u8 = 3;
+    pub(crate) const RANS12: u8 = 4;
+    pub(crate) const ZSTD: u8 = 5;
+    pub(crate) const LZ4: u8 = 6;
+    pub(crate) const BROTLI: u8 = 7;
+}
+
+#[cfg(test)]
+mod tests {
+    #[test]
+    fn never_change_these_constants() {
+        use super::{kind, stream, symbols};
+        let kinds = [
+            kind::STORED, kind::CONSTANT, kind::FIELDS, kind::PLANES, kind::PALETTE, kind::SPARSE, kind::ROWS,
+        ];
+        assert_eq!(kinds, [0, 1, 2, 3, 4, 5, 6]);
+        let symbols = [
+            symbols::CONSTANT, symbols::RANS8, symbols::RANS8_SHARED, symbols::RANS12, symbols::RANS12_SHARED,
+        ];
+        assert_eq!(symbols, [0, 1, 2, 3, 4]);
+        let streams = [
+            stream::STORED, stream::CONSTANT, stream::RANS8, stream::HUFFMAN, stream::RANS12, stream::ZSTD,
+            stream::LZ4, stream::BROTLI,
+        ];
+        assert_eq!(streams, [0, 1, 2, 3, 4, 5, 6, 7]);
+    }
+}

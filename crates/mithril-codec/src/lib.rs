@@ -1,0 +1,28 @@
+//! Dtypes, transforms, entropy coders and SIMD kernels of mithril: an array of bytes in, fewer bytes out.
+//!
+//! This crate does no I/O, starts no thread and reads no clock: what comes out depends on what goes in. It is the
+//! inner part of `mithril`, which most programs use instead.
+//!
+//! In reading order:
+//! * [`Dtype`]: the number types and their bit fields.
+//! * [`transform`]: reversible rearrangements.
+//! * [`entropy`]: coders, from symbols to fewer bytes.
+//! * [`Contexts`]: rows and columns in classes, a table for each.
+//! * [`block`]: a [`block::Recipe`] applied to some elements, and undone.
+//! * [`checksum()`]: finds damage.
+
+mod arch;
+pub mod block;
+mod bytes;
+mod checksum;
+mod contexts;
+mod dtype;
+pub mod entropy;
+mod error;
+mod forever;
+pub mod transform;
+
+pub use checksum::checksum;
+pub use contexts::{Contexts, MAX_CLASSES, MAX_LISTED};
+pub use dtype::Dtype;
+pub use error::CodecError;

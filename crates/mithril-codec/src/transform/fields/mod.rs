@@ -1,0 +1,192 @@
+//! Bit fields: the top bits of every element, which are worth coding, apart from the rest, which is not.
+//!
+//! An element is `[sign] [top] [rest] [dead]`. For a float, `top` is the exponent and `joint` more bits of the
+//! mantissa; for an integer it is the high bits. `dead` low bits are zero in the whole block and cost nothing.
+//!
+//! * The **plane** has one byte per element: `top - base`, or 255 where that does not fit.
+//! * The **rest**, `sign << n | mantissa bits`, is cut into pieces of 16, 8, 4, 2 and 1 bits from its low end
+//!   and packed by tiles of 256 elements, so that vectors of 32 elements pack and unpack without carries.
+//!
+//! Exact layout: `docs/format/frame.md`, "Bit fields".
+
+mod tiles;
+
+pub(crate) use tiles::{join_tiles, join_tiles_portable, split_tiles, split_tiles_portable};
+
+use crate::CodecError;
+
+/// Elements of one tile.
+pub(crate) const TILE: usize = 256;
+
+/// Elements of one vector within a tile.
+pub(crate) const VECTOR: usize = 32;
+
+/// How the bits of an element are laid out.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Layout {
+    /// Bytes of an element: 1, 2, 4 or 8.
+    pub width: u8,
+    /// Bits below the coded field.
+    pub mantissa: u8,
+    /// Whether the highest bit is a sign.
+    pub sign: bool,
+    /// Whether the highest bit is inverted first, which puts signed integers in order.
+    pub flip: bool,
+}
+
+impl Layout {
+    /// A floating-point layout: sign, exponent, mantissa.
+    pub const fn float(width: u8, mantissa: u8) -> Self {
+        Self { width, mantissa, sign: true, flip: false }
+    }
+}
+
+/// In which order the elements of a vector stand in plane and rest.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Order {
+    /// As in memory.
+    Natural,
+    /// As AVX2's pack instructions leave them, which spares the fast path every cross-lane permutation.
+    Packed,
+}
+
+/// What is split from what: everything that joining needs, and what the file records.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct FieldSplit {
+    /// Layout of the element.
+    pub layout: Layout,
+    /// Mantissa bits that belong to the coded field.
+    pub joint: u8,
+    /// Low bits that are zero in every element.
+    pub dead: u8,
+    /// Order of elements within a vector.
+    pub order: Order,
+    /// Whether the sign is part of the rest; otherwise it is coded apart.
+    pub raw_sign: bool,
+    /// Smallest coded field that the plane can hold.
+    pub base: u16,
+}
+
+impl FieldSplit {
+    /// The plain split of a layout: nothing joint, nothing dead.
+    pub const fn plain(layout: Layout, order: Order) -> Self {
+        Self { layout, joint: 0, dead: 0, order, raw_sign: layout.sign, base: 0 }
+    }
+
+    /// Refuses combinations that no encoder writes; all others are safe to join.
+    pub(crate) fn validate(&self) -> Result<(), CodecError> {
+        let bits = self.width() * 8;
+        let (mantissa, joint, dead) = (u32::from(self.layout.mantissa), u32::from(self.joint), u32::from(self.dead));
+        let sign = u32::from(self.layout.sign);
+        if mantissa + sign >= bits || joint + dead > mantissa || (self.raw_sign && !self.layout.sign) {
+            return Err(CodecError::corrupt("bit fields do not fit the element"));
+        }
+        if self.order == Order::Packed && !self.is_fusable() {
+            return Err(CodecError::corrupt("packed order is not defined for these bit fields"));
+        }
+        Ok(())
+    }
+
+    /// Whether the packed order is defined: the plain splits that the fused kernels know.
+    pub(crate) fn is_fusable(&self) -> bool {
+        let Layout { width, mantissa, sign, flip } = self.layout;
+        matches!((width, mantissa), (2, 7) | (2, 10) | (4, 23)) && sign && !flip && self.joint == 0 && self.dead == 0 && self.raw_sign
+    }
+
+    pub(crate) fn width(&self) -> u32 {
+        u32::from(self.layout.width)
+    }
+
+    /// Bits below the coded field.
+    pub(crate) fn top_shift(&self) -> u32 {
+        u32::from(self.layout.mantissa - self.joint)
+    }
+
+    /// Mantissa bits in the rest.
+    pub(crate) fn kept_bits(&self) -> u32 {
+        self.top_shift() - u32::from(self.dead)
+    }
+
+    /// Bits of the rest per element.
+    pub(crate) fn rest_bits(&self) -> u32 {
+        self.kept_bits() + u32::from(self.raw_sign)
+    }
+
+    /// Bits of the coded field.
+    pub(crate) fn top_bits(&self) -> u32 {
+        self.width() * 8 - u32::from(self.layout.sign) - self.top_shift()
+    }
+
+    /// Bytes of the rest of `n` elements.
+    pub(crate) fn rest_len(&self, n: usize) -> usize {
+        let (full, last) = (n / TILE, n % TILE);
+        full * tile_len(self.rest_bits(), TILE / VECTOR) + tile_len(self.rest_bits(), last.div_ceil(VECTOR))
+    }
+
+    /// The coded field of one element.
+    pub(crate) fn top(&self, element: u64) -> u64 {
+        let magnitude_bits = self.width() * 8 - u32::from(self.layout.sign);
+        let flip = if self.layout.flip { 1 << (self.width() * 8 - 1) } else { 0 };
+        ((element ^ flip) & low_mask(magnitude_bits)) >> self.top_shift()
+    }
+
+    /// The element with its coded field replaced.
+    pub(crate) fn with_top(&self, element: u64, top: u64) -> u64 {
+        let flip = if self.layout.flip { 1 << (self.width() * 8 - 1) } else { 0 };
+        let mask = low_mask(self.top_bits()) << self.top_shift();
+        ((element ^ flip) & !mask | (top << self.top_shift()) & mask) ^ flip
+    }
+
+    /// The element whose plane byte stands at `position`.
+    pub(crate) fn element_at(&self, position: usize) -> usize {
+        match self.order {
+            Order::Natural => position,
+            Order::Packed => position / VECTOR * VECTOR + byte_order(self.layout.width)[position % VECTOR],
+        }
+    }
+}
+
+/// Pieces of the rest from its low end: (shift, width), widths 16, 8, 4, 2, 1.
+pub(crate) fn pieces(rest_bits: u32) -> impl Iterator<Item = (u32, u32)> {
+    let mut shift = 0;
+    std::iter::from_fn(move || {
+        let left = rest_bits - shift;
+        let width = [16, 8, 4, 2, 1].into_iter().find(|&width| width <= left)?;
+        shift += width;
+        Some((shift - width, width))
+    })
+}
+
+/// Bytes that `n_vectors` vectors of a tile take.
+fn tile_len(rest_bits: u32, n_vectors: usize) -> usize {
+    pieces(rest_bits).map(|(_, width)| piece_len(width, n_vectors)).sum()
+}
+
+/// Bytes of one piece: vectors share bytes where the piece is narrower than one.
+fn piece_len(width: u32, n_vectors: usize) -> usize {
+    match width {
+        16 => 2 * VECTOR * n_vectors,
+        _ => VECTOR * n_vectors.div_ceil(8 / width as usize),
+    }
+}
+
+pub(crate) fn low_mask(bits: u32) -> u64 {
+    if bits >= 64 { u64::MAX } else { (1 << bits) - 1 }
+}
+
+/// Element of each byte of a packed vector: what packing two or four registers leaves where.
+pub(crate) fn byte_order(width: u8) -> [usize; VECTOR] {
+    std::array::from_fn(|p| match width {
+        2 => p & 7 | (p & 8) << 1 | (p & 16) >> 1,
+        4 => 8 * ((p & 15) >> 2) + (p & 3) + 4 * (p >> 4),
+        _ => p,
+    })
+}
+
+/// Element of each 16-bit half of a packed vector of four-byte elements.
+pub(crate) fn half_order(width: u8) -> [usize; VECTOR] {
+    std::array::from_fn(|p| match width {
+        4 => p & 19 | (p & 4) << 1 | (p & 8) >> 1,
+        _ => p,
+    })
+}

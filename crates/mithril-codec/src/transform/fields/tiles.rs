@@ -1,0 +1,316 @@
+//! Splitting and joining tiles of 256 elements: the scalar definition, written so that the compiler turns the
+//! natural order into vector code.
+
+#![expect(clippy::cast_possible_truncation, reason = "fields are cut out of words by casts, on purpose")]
+
+use super::{FieldSplit, Order, TILE, VECTOR, byte_order, half_order, low_mask, piece_len, pieces};
+
+/// Splits `source` into one plane byte per element and the rest. `plane` has one byte per element, padded to
+/// whole vectors; `rest` has `rest_len` bytes.
+pub(crate) fn split_tiles(split: &FieldSplit, source: &[u8], plane: &mut [u8], rest: &mut [u8]) {
+    if let Some(avx2) = crate::arch::avx2() {
+        avx2.split_tiles(split, source, plane, rest);
+    } else {
+        split_tiles_portable(split, source, plane, rest);
+    }
+}
+
+/// Joins plane and rest to elements.
+pub(crate) fn join_tiles(split: &FieldSplit, plane: &[u8], rest: &[u8], out: &mut [u8]) {
+    if let Some(avx2) = crate::arch::avx2() {
+        avx2.join_tiles(split, plane, rest, out);
+    } else {
+        join_tiles_portable(split, plane, rest, out);
+    }
+}
+
+/// The meaning of splitting. Inlined into kernels so that it is compiled once for each instruction set.
+#[inline(always)]
+pub(crate) fn split_tiles_portable(split: &FieldSplit, source: &[u8], plane: &mut [u8], rest: &mut [u8]) {
+    match split.layout.width {
+        1 => split_words!(u8, split, source, plane, rest),
+        2 => split_words!(u16, split, source, plane, rest),
+        4 => split_words!(u32, split, source, plane, rest),
+        _ => split_words!(u64, split, source, plane, rest),
+    }
+}
+
+/// The meaning of joining.
+#[inline(always)]
+pub(crate) fn join_tiles_portable(split: &FieldSplit, plane: &[u8], rest: &[u8], out: &mut [u8]) {
+    match split.layout.width {
+        1 => join_words!(u8, split, plane, rest, out),
+        2 => join_words!(u16, split, plane, rest, out),
+        4 => join_words!(u32, split, plane, rest, out),
+        _ => join_words!(u64, split, plane, rest, out),
+    }
+}
+
+/// Constants of a split in the element's own type.
+macro_rules! word_fields {
+    ($word:ty, $split:expr) => {{
+        let split: &FieldSplit = $split;
+        let bits = <$word>::BITS;
+        let magnitude = low_mask(bits - u32::from(split.layout.sign)) as $word;
+        let flip: $word = if split.layout.flip { 1 << (bits - 1) } else { 0 };
+        let top_shift = split.top_shift();
+        let top_mask = low_mask(split.top_bits()) as $word;
+        let rest_mask = (low_mask(split.kept_bits()) as $word) << u32::from(split.dead);
+        let sign_shift = split.kept_bits();
+        (bits, magnitude, flip, top_shift, top_mask, rest_mask, sign_shift)
+    }};
+}
+
+macro_rules! split_words {
+    ($word:ty, $split:expr, $source:expr, $plane:expr, $rest:expr) => {{
+        let (split, mut rest): (&FieldSplit, &mut [u8]) = ($split, $rest);
+        let (bits, magnitude, flip, top_shift, top_mask, rest_mask, sign_shift) = word_fields!($word, split);
+        let dead = u32::from(split.dead);
+        let base = u64::from(split.base) as $word;
+        let rest_of = |value: $word| {
+            let sign = if split.raw_sign { (value >> (bits - 1)) << sign_shift } else { 0 };
+            ((value & magnitude) & rest_mask) >> dead | sign
+        };
+        let (elements, _) = $source.as_chunks::<{ size_of::<$word>() }>();
+        for (tile, plane) in elements.chunks(TILE).zip($plane.chunks_mut(TILE)) {
+            let n_vectors = tile.len().div_ceil(VECTOR);
+            let mut values = [0 as $word; TILE];
+            for (value, bytes) in values.iter_mut().zip(tile) {
+                *value = <$word>::from_le_bytes(*bytes) ^ flip;
+            }
+            let mut halves = values;
+            if split.order == Order::Packed {
+                values = reorder(&halves, byte_order(split.layout.width));
+                halves = reorder(&halves, half_order(split.layout.width));
+            }
+            let mut tops = [0u8; TILE];
+            for (top, &value) in tops.iter_mut().zip(&values) {
+                let index = (((value & magnitude) >> top_shift) & top_mask).wrapping_sub(base);
+                *top = index.min(255 as $word) as u8;
+            }
+            let plane_len = plane.len();
+            plane.copy_from_slice(&tops[..plane_len]);
+            for value in values.iter_mut().chain(&mut halves) {
+                *value = rest_of(*value);
+            }
+            for (shift, width) in pieces(split.rest_bits()) {
+                let (out, left) = rest.split_at_mut(piece_len(width, n_vectors));
+                rest = left;
+                match width {
+                    16 => {
+                        for (out, &value) in out.as_chunks_mut::<2>().0.iter_mut().zip(&halves) {
+                            *out = ((value >> shift) as u16).to_le_bytes();
+                        }
+                    }
+                    8 => {
+                        for (out, &value) in out.iter_mut().zip(&values) {
+                            *out = (value >> shift) as u8;
+                        }
+                    }
+                    4 => pack_shared::<2, $word>(&values, out, |value| (value >> shift) as u8 & 15),
+                    2 => pack_shared::<4, $word>(&values, out, |value| (value >> shift) as u8 & 3),
+                    _ => pack_shared::<8, $word>(&values, out, |value| (value >> shift) as u8 & 1),
+                }
+            }
+        }
+    }};
+}
+
+macro_rules! join_words {
+    ($word:ty, $split:expr, $plane:expr, $rest:expr, $out:expr) => {{
+        let (split, mut rest): (&FieldSplit, &[u8]) = ($split, $rest);
+        let (bits, _, flip, top_shift, top_mask, rest_mask, sign_shift) = word_fields!($word, split);
+        let dead = u32::from(split.dead);
+        let base = u64::from(split.base) as $word;
+        let sign_of = |rest: $word| if split.raw_sign { (rest >> sign_shift) << (bits - 1) } else { 0 };
+        let (elements, _) = $out.as_chunks_mut::<{ size_of::<$word>() }>();
+        for (tile, plane) in elements.chunks_mut(TILE).zip($plane.chunks(TILE)) {
+            let n_vectors = tile.len().div_ceil(VECTOR);
+            let mut tops = [0u8; TILE];
+            tops[..plane.len()].copy_from_slice(plane);
+            let (mut values, mut halves) = ([0 as $word; TILE], [0 as $word; TILE]);
+            for (shift, width) in pieces(split.rest_bits()) {
+                let (piece, left) = rest.split_at(piece_len(width, n_vectors));
+                rest = left;
+                match width {
+                    16 => {
+                        for (&bytes, half) in piece.as_chunks::<2>().0.iter().zip(&mut halves) {
+                            *half |= (u16::from_le_bytes(bytes) as $word) << shift;
+                        }
+                    }
+                    8 => {
+                        for (&byte, value) in piece.iter().zip(&mut values) {
+                            *value |= (byte as $word) << shift;
+                        }
+                    }
+                    4 => unpack_shared::<2>(piece, |at, part| values[at] |= (part as $word) << shift),
+                    2 => unpack_shared::<4>(piece, |at, part| values[at] |= (part as $word) << shift),
+                    _ => unpack_shared::<8>(piece, |at, part| values[at] |= (part as $word) << shift),
+                }
+            }
+            let join = |rest: $word| (rest << dead) & rest_mask | sign_of(rest);
+            if split.order == Order::Packed {
+                // The sign sits above the halves, so joining each part alone and combining them is exact.
+                let (mut bytes_part, mut halves_part) = ([0 as $word; TILE], [0 as $word; TILE]);
+                for at in 0..TILE {
+                    let vector = at / VECTOR * VECTOR;
+                    let top = (tops[at] as $word).wrapping_add(base) & top_mask;
+                    bytes_part[vector + byte_order(split.layout.width)[at % VECTOR]] = join(values[at]) | top << top_shift;
+                    halves_part[vector + half_order(split.layout.width)[at % VECTOR]] = join(halves[at]);
+                }
+                for (at, out) in tile.iter_mut().enumerate() {
+                    *out = ((bytes_part[at] | halves_part[at]) ^ flip).to_le_bytes();
+                }
+            } else {
+                for at in 0..TILE {
+                    let top = (tops[at] as $word).wrapping_add(base) & top_mask;
+                    values[at] = (join(values[at] | halves[at]) | top << top_shift) ^ flip;
+                }
+                for (out, value) in tile.iter_mut().zip(values) {
+                    *out = value.to_le_bytes();
+                }
+            }
+        }
+    }};
+}
+
+use {join_words, split_words, word_fields};
+
+/// Elements of every vector in another order: position `p` takes element `order[p]`.
+fn reorder<T: Copy>(tile: &[T; TILE], order: [usize; VECTOR]) -> [T; TILE] {
+    std::array::from_fn(|at| tile[at / VECTOR * VECTOR + order[at % VECTOR]])
+}
+
+/// `SHARED` vectors share each byte of a piece, the first in its lowest bits.
+#[inline(always)]
+fn pack_shared<const SHARED: usize, T: Copy>(values: &[T; TILE], out: &mut [u8], part: impl Fn(T) -> u8) {
+    let width = 8 / SHARED;
+    for (vectors, out) in values.chunks_exact(SHARED * VECTOR).zip(out.as_chunks_mut::<VECTOR>().0) {
+        let mut packed = [0u8; VECTOR];
+        for (shared, vector) in vectors.chunks_exact(VECTOR).enumerate() {
+            for (packed, &value) in packed.iter_mut().zip(vector) {
+                *packed |= part(value) << (width * shared);
+            }
+        }
+        *out = packed;
+    }
+}
+
+/// Hands out the parts that [`pack_shared`] packed, with the position each belongs to.
+#[inline(always)]
+fn unpack_shared<const SHARED: usize>(piece: &[u8], mut put: impl FnMut(usize, u8)) {
+    let width = 8 / SHARED;
+    let mask = u8::MAX >> (8 - width);
+    for (group, packed) in piece.as_chunks::<VECTOR>().0.iter().enumerate() {
+        for shared in 0..SHARED {
+            for (lane, &byte) in packed.iter().enumerate() {
+                put((group * SHARED + shared) * VECTOR + lane, byte >> (width * shared) & mask);
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::Layout;
+    use super::*;
+
+    fn noise(len: usize, seed: u64) -> Vec<u8> {
+        let mut state = seed | 1;
+        (0..len)
+            .map(|_| {
+                state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+                (state >> 56) as u8
+            })
+            .collect()
+    }
+
+    /// Every split that an encoder may choose, and more.
+    fn splits() -> Vec<FieldSplit> {
+        let mut splits = Vec::new();
+        for layout in [(1, 2), (1, 3), (2, 7), (2, 10), (4, 23), (8, 52)].map(|(w, m)| Layout::float(w, m)) {
+            for order in [Order::Natural, Order::Packed] {
+                for joint in 0..=2 {
+                    for dead in [0, 1, 3, 7, 13, 16, 23] {
+                        for raw_sign in [true, false] {
+                            splits.push(FieldSplit { layout, joint, dead, order, raw_sign, base: 0 });
+                        }
+                    }
+                }
+            }
+        }
+        for (width, mantissa) in [(1, 0), (1, 1), (1, 4), (1, 8), (2, 3), (4, 15), (8, 40), (8, 64)] {
+            for flip in [true, false] {
+                let layout = Layout { width, mantissa, sign: false, flip };
+                splits.push(FieldSplit { raw_sign: false, ..FieldSplit::plain(layout, Order::Natural) });
+            }
+        }
+        splits.retain(|split| split.validate().is_ok());
+        splits
+    }
+
+    /// Elements whose dead bits are zero and whose coded field fits the plane.
+    fn elements(split: &FieldSplit, n: usize, seed: u64) -> Vec<u8> {
+        let width = split.width() as usize;
+        let flip = if split.layout.flip { 1 << (split.width() * 8 - 1) } else { 0 };
+        let mut bytes = noise(n * width, seed);
+        for element in bytes.chunks_mut(width) {
+            let mut word = [0; 8];
+            word[..width].copy_from_slice(element);
+            let mut value = u64::from_le_bytes(word) & !low_mask(u32::from(split.dead));
+            let sign = if split.layout.sign && split.raw_sign { value >> (split.width() * 8 - 1) << (split.width() * 8 - 1) } else { 0 };
+            value = sign | (split.top(value) & 0xff).min(254) << split.top_shift() | value & low_mask(split.top_shift());
+            element.copy_from_slice(&((value ^ flip).to_le_bytes()[..width]));
+        }
+        bytes
+    }
+
+    fn check(split: &FieldSplit, n: usize) {
+        let bytes = elements(split, n, n as u64 * 77 + 5);
+        let padded = n.div_ceil(VECTOR) * VECTOR;
+        let (mut plane, mut rest) = (vec![0; padded], vec![0; split.rest_len(n)]);
+        split_tiles(split, &bytes, &mut plane, &mut rest);
+        let (mut plane_portable, mut rest_portable) = (vec![0; padded], vec![0; split.rest_len(n)]);
+        split_tiles_portable(split, &bytes, &mut plane_portable, &mut rest_portable);
+        assert!(plane == plane_portable && rest == rest_portable, "{split:?} n {n}");
+        for at in 0..n {
+            let element = split.element_at(at);
+            if element < n {
+                let width = split.width() as usize;
+                let mut word = [0; 8];
+                word[..width].copy_from_slice(&bytes[element * width..][..width]);
+                assert_eq!(u64::from(plane[at]), split.top(u64::from_le_bytes(word)), "{split:?} n {n} at {at}");
+            }
+        }
+        let mut joined = vec![0; bytes.len()];
+        join_tiles(split, &plane, &rest, &mut joined);
+        assert_eq!(joined, bytes, "{split:?} n {n}");
+        joined.fill(1);
+        join_tiles_portable(split, &plane, &rest, &mut joined);
+        assert_eq!(joined, bytes, "portable {split:?} n {n}");
+    }
+
+    #[test]
+    fn every_split_joins_back_for_all_short_lengths() {
+        let splits = splits();
+        assert!(splits.len() > 100);
+        for split in &splits {
+            for n in (0..40).chain([255, 256, 257, 288, 400, 512, 777]) {
+                check(split, n);
+            }
+        }
+        for split in splits.iter().filter(|split| split.order == Order::Packed) {
+            (0..=400).for_each(|n| check(split, n));
+        }
+    }
+
+    #[test]
+    fn elements_outside_the_plane_are_marked_by_255() {
+        let split = FieldSplit { base: 100, ..FieldSplit::plain(Layout::float(8, 52), Order::Natural) };
+        let values = [0.0f64, 1.0, f64::INFINITY, 1e-300];
+        let bytes: Vec<u8> = values.iter().flat_map(|v| v.to_le_bytes()).collect();
+        let (mut plane, mut rest) = (vec![0; 32], vec![0; split.rest_len(4)]);
+        split_tiles(&split, &bytes, &mut plane, &mut rest);
+        assert_eq!(plane[..4], [255, 255, 255, 255]);
+    }
+}

@@ -1,0 +1,111 @@
+//! What is wrong with a file, and where.
+
+use mithril_codec::CodecError;
+
+/// Why bytes could not be read as a frame.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum FormatError {
+    /// The first bytes are not ours.
+    #[error("not a mithril frame: expected `MTHF` at the start, found `{found}`")]
+    NotAFrame {
+        /// The first bytes, in hexadecimal.
+        found: String,
+    },
+    /// Written by a later version.
+    #[error("format version {found} is not known to this version, which reads up to {supported}")]
+    UnsupportedVersion {
+        /// Version in the file.
+        found: u8,
+        /// Latest version that this build reads.
+        supported: u8,
+    },
+    /// Uses something that this version does not know.
+    #[error("{what} {id} at offset {offset} is not known to this version")]
+    Unknown {
+        /// What kind of thing is unknown.
+        what: &'static str,
+        /// Its number in the file.
+        id: u32,
+        /// Where it stands.
+        offset: u64,
+    },
+    /// The bytes end before the data does.
+    #[error("file ends early: {what} at offset {offset} is cut off")]
+    Truncated {
+        /// The part that is cut off.
+        what: &'static str,
+        /// Where that part starts.
+        offset: u64,
+    },
+    /// There is more than the file says.
+    #[error("{len} bytes behind the end of the frame at offset {offset}")]
+    TrailingData {
+        /// Where the frame ends.
+        offset: u64,
+        /// Bytes behind it.
+        len: u64,
+    },
+    /// A size is larger than this version allows.
+    #[error("{what} of {found} at offset {offset} is above the limit of {limit}")]
+    Limit {
+        /// What is too large.
+        what: &'static str,
+        /// Its size in the file.
+        found: u64,
+        /// The largest size allowed.
+        limit: u64,
+        /// Where it stands.
+        offset: u64,
+    },
+    /// The bytes contradict themselves.
+    #[error("damaged at offset {offset}: {what}")]
+    Corrupt {
+        /// The rule that is broken.
+        what: &'static str,
+        /// Where.
+        offset: u64,
+    },
+    /// The checksum of the header or of the trailer is wrong.
+    #[error("{what} at offset {offset} is damaged: checksum expected `{expected:016x}`, found `{actual:016x}`")]
+    Checksum {
+        /// The damaged part.
+        what: &'static str,
+        /// Where it starts.
+        offset: u64,
+        /// Checksum in the file.
+        expected: u64,
+        /// Checksum of the bytes.
+        actual: u64,
+    },
+    /// A block does not decode.
+    #[error("block {block_idx} at offset {offset}: {source}")]
+    Block {
+        /// Number of the block.
+        block_idx: u64,
+        /// Where it starts.
+        offset: u64,
+        /// What is wrong with it.
+        source: CodecError,
+    },
+    /// A block decodes to other bytes than were encoded.
+    #[error("block {block_idx} at offset {offset} is damaged: checksum expected `{expected:016x}`, found `{actual:016x}`")]
+    BlockChecksum {
+        /// Number of the block.
+        block_idx: u64,
+        /// Where it starts.
+        offset: u64,
+        /// Checksum in the file.
+        expected: u64,
+        /// Checksum of the decoded bytes.
+        actual: u64,
+    },
+    /// A foreign header breaks its own rules.
+    #[error("not a valid {format} file: {reason}")]
+    Foreign {
+        /// Which format.
+        format: &'static str,
+        /// Which rule.
+        reason: String,
+    },
+}

@@ -1,0 +1,124 @@
+//! A whole frame in memory: checked once, then any block on demand.
+
+use super::{BlockHeader, FrameHeader, Trailer};
+use crate::FormatError;
+use mithril_codec::block::{Scratch, decode_block};
+use mithril_codec::{CodecError, checksum};
+
+/// A frame whose header and trailer are checked.
+#[derive(Debug)]
+pub struct FrameView<'a> {
+    frame: &'a [u8],
+    header: FrameHeader,
+    blocks: Vec<BlockEntry>,
+    raw_len: u64,
+}
+
+/// Where a block is, in the frame and in the raw bytes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct BlockEntry {
+    /// Where its header starts.
+    pub offset: u64,
+    /// First raw byte.
+    pub raw_offset: u64,
+    /// Its header.
+    pub header: BlockHeader,
+}
+
+impl<'a> FrameView<'a> {
+    /// Checks the structure of a frame: header, trailer, and that the blocks between them agree with both. Decodes
+    /// nothing.
+    ///
+    /// # Errors
+    /// When the bytes are not exactly one intact frame.
+    pub fn parse(frame: &'a [u8]) -> Result<Self, FormatError> {
+        let (header, header_len) = FrameHeader::parse(frame)?;
+        let (trailer, end) = Trailer::parse_at_end(frame)?;
+        let mut blocks = Vec::with_capacity(trailer.coded_lens.len());
+        let mut at = header_len;
+        let mut raw_offset = 0u64;
+        let n_blocks = trailer.coded_lens.len();
+        for (block_idx, &coded_len) in trailer.coded_lens.iter().enumerate() {
+            let offset = at as u64;
+            let before_end = frame.get(at..end).ok_or(FormatError::Truncated { what: "block header", offset })?;
+            let block = BlockHeader::parse(before_end, &header, offset)?
+                .ok_or(FormatError::Corrupt { what: "blocks end before the trailer's last", offset })?;
+            if block.coded_len != coded_len {
+                return Err(FormatError::Corrupt { what: "block and trailer disagree about a length", offset });
+            }
+            if block_idx + 1 < n_blocks && block.raw_len != header.block_len {
+                return Err(FormatError::Corrupt { what: "a short block before the last", offset });
+            }
+            blocks.push(BlockEntry { offset, raw_offset, header: block });
+            raw_offset += u64::from(block.raw_len);
+            at += BlockHeader::len(header.checksums) + coded_len as usize;
+        }
+        if at != end {
+            return Err(FormatError::Corrupt { what: "blocks and trailer do not meet", offset: at as u64 });
+        }
+        if trailer.raw_len != raw_offset || header.raw_len.is_some_and(|len| len != raw_offset) {
+            return Err(FormatError::Corrupt { what: "raw lengths do not agree", offset: end as u64 });
+        }
+        Ok(Self { frame, header, blocks, raw_len: raw_offset })
+    }
+
+    /// The frame's header.
+    pub fn header(&self) -> &FrameHeader {
+        &self.header
+    }
+
+    /// All blocks in order.
+    pub fn blocks(&self) -> &[BlockEntry] {
+        &self.blocks
+    }
+
+    /// Raw bytes of all blocks.
+    pub fn raw_len(&self) -> u64 {
+        self.raw_len
+    }
+
+    /// The first byte of a block's coded bytes: its kind.
+    pub fn block_kind(&self, block_idx: usize) -> Option<u8> {
+        let at = self.blocks.get(block_idx)?.offset as usize + BlockHeader::len(self.header.checksums);
+        self.frame.get(at).copied()
+    }
+
+    /// Decodes a block into exactly `out` and verifies its checksum.
+    ///
+    /// # Errors
+    /// When the block is damaged.
+    ///
+    /// # Panics
+    /// When there is no such block or `out` is not of its raw length.
+    pub fn decode_block(&self, block_idx: usize, out: &mut [u8], scratch: &mut Scratch) -> Result<(), FormatError> {
+        let entry = &self.blocks[block_idx];
+        assert_eq!(out.len(), entry.header.raw_len as usize, "output of a block's raw length");
+        let at = entry.offset as usize + BlockHeader::len(self.header.checksums);
+        decode_checked(&self.header, &entry.header, &self.frame[at..], block_idx as u64, entry.offset, out, scratch)
+    }
+}
+
+/// Decodes the block at the front of `data` and verifies its checksum; what stands behind it is not used.
+///
+/// # Errors
+/// When the block is damaged.
+pub fn decode_checked(
+    header: &FrameHeader,
+    block: &BlockHeader,
+    data: &[u8],
+    block_idx: u64,
+    offset: u64,
+    out: &mut [u8],
+    scratch: &mut Scratch,
+) -> Result<(), FormatError> {
+    let first_element = block_idx * header.block_units();
+    decode_block(data, block.coded_len as usize, &header.shared, first_element, out, scratch)
+        .map_err(|source: CodecError| FormatError::Block { block_idx, offset, source })?;
+    if header.checksums {
+        let actual = checksum(out);
+        if actual != block.checksum {
+            return Err(FormatError::BlockChecksum { block_idx, offset, expected: block.checksum, actual });
+        }
+    }
+    Ok(())
+}

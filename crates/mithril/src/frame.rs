@@ -1,0 +1,190 @@
+//! One buffer or tensor to a frame, and back.
+
+use crate::options::{DecodeOptions, FrameOptions};
+use crate::{Error, pipeline, plan};
+use mithril_codec::Dtype;
+use mithril_format::frame::{FrameHeader, FrameView, Trailer};
+use std::ops::Range;
+
+/// Compresses a buffer to a frame.
+///
+/// ```
+/// use mithril::{Dtype, FrameOptions};
+/// let weights: Vec<u8> = (0..4096u32).flat_map(|i| (i as f32).sqrt().to_le_bytes()).collect();
+/// let options = FrameOptions::default().with_dtype(Dtype::F32).with_shape([64, 64]);
+/// let frame = mithril::compress(&weights, &options)?;
+/// assert!(frame.len() < weights.len());
+/// assert_eq!(mithril::decompress(&frame)?, weights);
+/// # Ok::<(), mithril::Error>(())
+/// ```
+///
+/// # Errors
+/// `InvalidArgument` when the shape does not describe exactly these bytes.
+pub fn compress(source: &[u8], options: &FrameOptions) -> Result<Vec<u8>, Error> {
+    let plan = plan::tensor(source, options)?;
+    // Fresh zero pages are not touched before they are written, so the bound costs address space only.
+    let mut out = vec![0; bound(&plan, source.len(), options)];
+    let len = compress_by_plan(source, options, plan, &mut out)?;
+    out.truncate(len);
+    out.shrink_to_fit();
+    Ok(out)
+}
+
+/// Compresses a buffer to the front of `out`; returns the length of the frame. Allocates nothing of the size of the
+/// data. [`compress_bound`] says how large `out` must be.
+///
+/// # Errors
+/// `InvalidArgument` when the shape does not describe exactly these bytes, or `out` is too small.
+pub fn compress_into(source: &[u8], options: &FrameOptions, out: &mut [u8]) -> Result<usize, Error> {
+    let plan = plan::tensor(source, options)?;
+    if out.len() < bound(&plan, source.len(), options) {
+        return Err(Error::invalid(format!("output of {} bytes may be too small for a frame of {}", out.len(), source.len())));
+    }
+    compress_by_plan(source, options, plan, out)
+}
+
+/// Bytes that the frame of a buffer can take at most.
+pub fn compress_bound(source_len: usize, options: &FrameOptions) -> usize {
+    let rank = options.shape.as_ref().map_or(0, Vec::len);
+    let smallest_block = plan::MIN_BLOCK_LEN;
+    pipeline::blocks_bound(source_len, smallest_block)
+        + Trailer::len(source_len.div_ceil(smallest_block))
+        + 64
+        + 8 * rank
+        + plan::MAX_SHARED_SHARE * source_len / 100
+}
+
+fn bound(plan: &plan::TensorPlan, source_len: usize, options: &FrameOptions) -> usize {
+    let block_len = plan.block_len as usize;
+    pipeline::blocks_bound(source_len, block_len)
+        + Trailer::len(source_len.div_ceil(block_len))
+        + 64
+        + 8 * options.shape.as_ref().map_or(0, Vec::len)
+        + plan.shared.to_bytes().len()
+}
+
+fn compress_by_plan(source: &[u8], options: &FrameOptions, mut plan: plan::TensorPlan, out: &mut [u8]) -> Result<usize, Error> {
+    let header = FrameHeader {
+        dtype: options.dtype,
+        shape: options.shape.clone(),
+        block_len: plan.block_len,
+        raw_len: Some(source.len() as u64),
+        checksums: options.checksum,
+        shared: std::mem::take(&mut plan.shared),
+    };
+    let mut head = Vec::new();
+    header.write(&mut head);
+    out[..head.len()].copy_from_slice(&head);
+    let (trailer, blocks_len) = pipeline::encode_blocks(&plan, &header, source, options.threads, &mut out[head.len()..]);
+    let mut tail = Vec::new();
+    trailer.write(&mut tail);
+    let end = head.len() + blocks_len;
+    out[end..end + tail.len()].copy_from_slice(&tail);
+    Ok(end + tail.len())
+}
+
+/// Decompresses a frame. Needs nothing but its bytes.
+///
+/// # Errors
+/// When the bytes are not exactly one intact frame, or hold more than the default limit of [`DecodeOptions`].
+pub fn decompress(frame: &[u8]) -> Result<Vec<u8>, Error> {
+    decompress_with(frame, &DecodeOptions::default())
+}
+
+/// As [`decompress`], with a choice of threads and limits.
+///
+/// # Errors
+/// As [`decompress`].
+pub fn decompress_with(frame: &[u8], options: &DecodeOptions) -> Result<Vec<u8>, Error> {
+    let view = FrameView::parse(frame)?;
+    let limit = options.output_limit(frame.len());
+    let too_large = Error::TooLarge { raw_len: view.raw_len(), limit };
+    let len = usize::try_from(view.raw_len()).ok().filter(|_| view.raw_len() <= limit).ok_or(too_large)?;
+    let mut out = vec![0; len];
+    pipeline::decode_blocks(&view, 0, &mut out, options.threads)?;
+    Ok(out)
+}
+
+/// Decompresses a frame into a buffer of exactly its raw length. Allocates nothing of the size of the data.
+///
+/// # Errors
+/// When the bytes are not exactly one intact frame, or `out` has another length. `out` may then hold part of the data.
+pub fn decompress_into(frame: &[u8], out: &mut [u8], options: &DecodeOptions) -> Result<(), Error> {
+    let view = FrameView::parse(frame)?;
+    if view.raw_len() != out.len() as u64 {
+        return Err(Error::invalid(format!("frame holds {} bytes, output has {}", view.raw_len(), out.len())));
+    }
+    Ok(pipeline::decode_blocks(&view, 0, out, options.threads)?)
+}
+
+/// Decompresses some raw bytes of a frame, and decodes only the blocks that hold them.
+///
+/// # Errors
+/// When those blocks or the frame's structure are damaged, or the range lies outside.
+pub fn decompress_range(frame: &[u8], range: Range<u64>, options: &DecodeOptions) -> Result<Vec<u8>, Error> {
+    let view = FrameView::parse(frame)?;
+    if range.start > range.end || range.end > view.raw_len() {
+        return Err(Error::invalid(format!("range {range:?} lies outside the frame's {} bytes", view.raw_len())));
+    }
+    if range.is_empty() {
+        return Ok(Vec::new());
+    }
+    let block_len = u64::from(view.header().block_len);
+    let (first, last) = (range.start / block_len, (range.end - 1) / block_len);
+    let raw_start = first * block_len;
+    let raw_end = ((last + 1) * block_len).min(view.raw_len());
+    let limit = options.output_limit(frame.len());
+    let too_large = || Error::TooLarge { raw_len: raw_end - raw_start, limit };
+    let len = usize::try_from(raw_end - raw_start).ok().filter(|_| raw_end - raw_start <= limit).ok_or_else(too_large)?;
+    let mut out = vec![0; len];
+    let first = usize::try_from(first).map_err(|_| too_large())?;
+    pipeline::decode_blocks(&view, first, &mut out, options.threads)?;
+    let skip = usize::try_from(range.start - raw_start).map_err(|_| too_large())?;
+    let keep = usize::try_from(range.end - range.start).map_err(|_| too_large())?;
+    out.drain(..skip);
+    out.truncate(keep);
+    Ok(out)
+}
+
+/// What a frame holds, without decoding it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct FrameInfo {
+    /// Type of the elements.
+    pub dtype: Dtype,
+    /// Dimensions, if it is a tensor.
+    pub shape: Option<Vec<u64>>,
+    /// Raw bytes.
+    pub raw_len: u64,
+    /// Bytes of the frame.
+    pub frame_len: u64,
+    /// Raw bytes of a block.
+    pub block_len: u32,
+    /// Whether blocks carry checksums.
+    pub checksums: bool,
+    /// How many blocks there are of each kind.
+    pub block_kinds: Vec<(&'static str, u64)>,
+}
+
+/// Describes a frame. Checks its structure and decodes nothing.
+///
+/// # Errors
+/// When the bytes are not exactly one intact frame.
+pub fn inspect(frame: &[u8]) -> Result<FrameInfo, Error> {
+    let view = FrameView::parse(frame)?;
+    let names = ["stored", "constant", "fields", "planes", "palette", "sparse", "rows"];
+    let mut counts = [0; 8];
+    for block_idx in 0..view.blocks().len() {
+        counts[view.block_kind(block_idx).map_or(7, |kind| usize::from(kind.min(7)))] += 1;
+    }
+    let named = names.into_iter().chain(["unknown"]).zip(counts);
+    Ok(FrameInfo {
+        dtype: view.header().dtype,
+        shape: view.header().shape.clone(),
+        raw_len: view.raw_len(),
+        frame_len: frame.len() as u64,
+        block_len: view.header().block_len,
+        checksums: view.header().checksums,
+        block_kinds: named.filter(|&(_, count)| count > 0).collect(),
+    })
+}

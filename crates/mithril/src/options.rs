@@ -1,0 +1,149 @@
+//! Options of compressing and of decompressing.
+
+use mithril_codec::Dtype;
+
+/// How much work may go into size. Decoding stays fast at every effort.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Effort {
+    /// One pass at memory speed.
+    #[default]
+    Fast,
+    /// Row and column classes, dead bits per row, low bytes that are not uniform.
+    Balanced,
+    /// Searches for the smallest of everything the format can express.
+    Max,
+}
+
+impl Effort {
+    /// The effort of this name: `fast`, `balanced` or `max`.
+    pub fn from_name(name: &str) -> Option<Self> {
+        [Self::Fast, Self::Balanced, Self::Max].into_iter().find(|effort| effort.name() == name)
+    }
+
+    /// Its name.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Fast => "fast",
+            Self::Balanced => "balanced",
+            Self::Max => "max",
+        }
+    }
+}
+
+/// How a buffer or tensor is compressed.
+///
+/// ```
+/// use mithril::{Dtype, Effort, FrameOptions};
+/// let options = FrameOptions::default().with_dtype(Dtype::Bf16).with_effort(Effort::Max);
+/// ```
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct FrameOptions {
+    /// Type of the elements; plain bytes by default.
+    pub dtype: Dtype,
+    /// Dimensions; they are stored, and the last ones let rows and columns be told apart.
+    pub shape: Option<Vec<u64>>,
+    /// How much work may go into size.
+    pub effort: Effort,
+    /// Level of zstd and quality of brotli, where data with repeats is handed to them. By default the effort decides.
+    pub level: Option<i32>,
+    /// Threads; 0 is one per core. The bytes do not depend on it.
+    pub threads: usize,
+    /// Whether every block carries a checksum, which readers verify.
+    pub checksum: bool,
+}
+
+impl Default for FrameOptions {
+    fn default() -> Self {
+        Self { dtype: Dtype::Bytes, shape: None, effort: Effort::Fast, level: None, threads: 0, checksum: true }
+    }
+}
+
+impl FrameOptions {
+    /// Sets the type of the elements.
+    #[must_use]
+    pub fn with_dtype(mut self, dtype: Dtype) -> Self {
+        self.dtype = dtype;
+        self
+    }
+
+    /// Sets the dimensions.
+    #[must_use]
+    pub fn with_shape(mut self, shape: impl Into<Vec<u64>>) -> Self {
+        self.shape = Some(shape.into());
+        self
+    }
+
+    /// Sets how much work may go into size.
+    #[must_use]
+    pub fn with_effort(mut self, effort: Effort) -> Self {
+        self.effort = effort;
+        self
+    }
+
+    /// Sets the level of zstd and brotli.
+    #[must_use]
+    pub fn with_level(mut self, level: i32) -> Self {
+        self.level = Some(level);
+        self
+    }
+
+    /// Sets the number of threads; 0 is one per core.
+    #[must_use]
+    pub fn with_threads(mut self, threads: usize) -> Self {
+        self.threads = threads;
+        self
+    }
+
+    /// Sets whether blocks carry checksums.
+    #[must_use]
+    pub fn with_checksum(mut self, checksum: bool) -> Self {
+        self.checksum = checksum;
+        self
+    }
+}
+
+/// How a frame is decompressed. Nothing here changes the result.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct DecodeOptions {
+    /// Threads; 0 is one per core.
+    pub threads: usize,
+    /// Raw bytes that [`decompress`](crate::decompress) may allocate. By default 64 MiB and 16384 times the size of
+    /// the frame, which no honest frame exceeds unless nearly all of it is constant.
+    pub max_output_len: Option<u64>,
+}
+
+impl DecodeOptions {
+    /// Sets the number of threads; 0 is one per core.
+    #[must_use]
+    pub fn with_threads(mut self, threads: usize) -> Self {
+        self.threads = threads;
+        self
+    }
+
+    /// Sets how many bytes may be allocated.
+    #[must_use]
+    pub fn with_max_output_len(mut self, len: u64) -> Self {
+        self.max_output_len = Some(len);
+        self
+    }
+
+    /// The limit for a frame of this length.
+    pub(crate) fn output_limit(&self, frame_len: usize) -> u64 {
+        self.max_output_len.unwrap_or((64 << 20) + 16384 * frame_len as u64)
+    }
+}
+
+impl Default for DecodeOptions {
+    fn default() -> Self {
+        Self { threads: 0, max_output_len: None }
+    }
+}
+
+/// Threads to start for so many pieces of work.
+pub(crate) fn thread_count(requested: usize, n_pieces: usize) -> usize {
+    let available = || std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
+    let wanted = if requested == 0 { available() } else { requested };
+    wanted.min(n_pieces).max(1)
+}

@@ -1,0 +1,190 @@
+//! Runs a plan over the blocks of a tensor, on one thread or several: the only place that starts threads.
+//!
+//! Blocks are independent. On save, threads take blocks in order, code them apart, and hand them in in order, so
+//! that the bytes do not depend on the number of threads. On load, every block has its place in the output.
+
+use crate::options::thread_count;
+use crate::plan::TensorPlan;
+use mithril_codec::block::{MAX_OVERHEAD, Place, Scratch, encode_block};
+use mithril_codec::checksum;
+use mithril_format::FormatError;
+use mithril_format::frame::{BlockHeader, FrameHeader, FrameView, Trailer};
+use std::sync::{Condvar, Mutex, PoisonError};
+
+/// Bytes that the blocks of `raw_len` bytes can take at most, with their headers.
+pub(crate) fn blocks_bound(raw_len: usize, block_len: usize) -> usize {
+    let n_blocks = raw_len.div_ceil(block_len);
+    raw_len + n_blocks * (BlockHeader::len(true) + MAX_OVERHEAD)
+}
+
+/// Encodes all blocks of `source` to the front of `out`; returns their coded lengths. The caller has made room
+/// for `blocks_bound`.
+pub(crate) fn encode_blocks(
+    plan: &TensorPlan,
+    header: &FrameHeader,
+    source: &[u8],
+    threads: usize,
+    out: &mut [u8],
+) -> (Trailer, usize) {
+    let block_len = header.block_len as usize;
+    let n_blocks = source.len().div_ceil(block_len);
+    let threads = thread_count(threads, n_blocks);
+    let encoder = BlockEncoder { plan, header, source };
+    let mut trailer = Trailer { coded_lens: Vec::with_capacity(n_blocks), raw_len: source.len() as u64 };
+    if threads == 1 {
+        let mut scratch = Scratch::new();
+        let mut at = 0;
+        for block_idx in 0..n_blocks {
+            let coded_len = encoder.encode(block_idx, &mut scratch, &mut out[at..]);
+            at += BlockHeader::len(header.checksums) + coded_len as usize;
+            trailer.coded_lens.push(coded_len);
+        }
+        return (trailer, at);
+    }
+    let room_len = out.len();
+    let queue = Queue {
+        state: Mutex::new(QueueState { next_taken: 0, next_handed_in: 0, coded_lens: Vec::new(), room: out }),
+        handed_in: Condvar::new(),
+    };
+    std::thread::scope(|scope| {
+        for _ in 0..threads {
+            scope.spawn(|| queue.work(&encoder, n_blocks));
+        }
+    });
+    let state = queue.state.into_inner().unwrap_or_else(PoisonError::into_inner);
+    trailer.coded_lens = state.coded_lens;
+    let len = room_len - state.room.len();
+    (trailer, len)
+}
+
+/// Encodes single blocks.
+struct BlockEncoder<'a> {
+    plan: &'a TensorPlan,
+    header: &'a FrameHeader,
+    source: &'a [u8],
+}
+
+impl BlockEncoder<'_> {
+    /// Encodes a block with its header to the front of `out`; returns the coded length without the header.
+    fn encode(&self, block_idx: usize, scratch: &mut Scratch, out: &mut [u8]) -> u32 {
+        let block_len = self.header.block_len as usize;
+        let start = block_idx * block_len;
+        let end = (start + block_len).min(self.source.len());
+        let raw = &self.source[start..end];
+        let next = &self.source[end..(end + block_len).min(self.source.len())];
+        encode_one(self.plan, self.header, block_idx as u64, raw, next, scratch, out)
+    }
+}
+
+/// Encodes one block with its header to the front of `out`; returns the coded length without the header.
+pub(crate) fn encode_one(
+    plan: &TensorPlan,
+    header: &FrameHeader,
+    block_idx: u64,
+    raw: &[u8],
+    next: &[u8],
+    scratch: &mut Scratch,
+    out: &mut [u8],
+) -> u32 {
+    let header_len = BlockHeader::len(header.checksums);
+    // The checksum comes first: it brings the block into the cache for everything that follows.
+    let sum = if header.checksums { checksum(raw) } else { 0 };
+    let place = Place { first_element: block_idx * header.block_units(), next };
+    let len = encode_block(&plan.recipe, &header.shared, place, raw, scratch, &mut out[header_len..]);
+    let coded_len = u32::try_from(len).expect("a coded block is at most one byte longer than a raw one");
+    let raw_len = u32::try_from(raw.len()).expect("a block is at most 32 MiB");
+    BlockHeader { coded_len, raw_len, checksum: sum }.write(header.checksums, out);
+    coded_len
+}
+
+/// Blocks handed out and handed in, in order.
+struct Queue<'a> {
+    state: Mutex<QueueState<'a>>,
+    handed_in: Condvar,
+}
+
+struct QueueState<'a> {
+    next_taken: usize,
+    next_handed_in: usize,
+    coded_lens: Vec<u32>,
+    /// What is left of the output.
+    room: &'a mut [u8],
+}
+
+impl<'a> Queue<'a> {
+    fn work(&self, encoder: &BlockEncoder<'_>, n_blocks: usize) {
+        let header = encoder.header;
+        let mut scratch = Scratch::new();
+        let mut coded = vec![0; header.block_len as usize + BlockHeader::len(true) + MAX_OVERHEAD];
+        loop {
+            let block_idx = {
+                let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+                state.next_taken += 1;
+                state.next_taken - 1
+            };
+            if block_idx >= n_blocks {
+                return;
+            }
+            let coded_len = encoder.encode(block_idx, &mut scratch, &mut coded);
+            let len = BlockHeader::len(header.checksums) + coded_len as usize;
+            self.take_room(block_idx, coded_len, len).copy_from_slice(&coded[..len]);
+        }
+    }
+
+    /// Waits for the blocks before this one, then takes its place in the output.
+    fn take_room(&self, block_idx: usize, coded_len: u32, len: usize) -> &'a mut [u8] {
+        let state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut state = self
+            .handed_in
+            .wait_while(state, |state| state.next_handed_in != block_idx)
+            .unwrap_or_else(PoisonError::into_inner);
+        state.next_handed_in += 1;
+        state.coded_lens.push(coded_len);
+        let (taken, left) = std::mem::take(&mut state.room).split_at_mut(len);
+        state.room = left;
+        self.handed_in.notify_all();
+        taken
+    }
+}
+
+/// Decodes blocks `first_block ..` into `out`, which holds exactly the raw bytes of those blocks.
+pub(crate) fn decode_blocks(
+    view: &FrameView<'_>,
+    first_block: usize,
+    out: &mut [u8],
+    threads: usize,
+) -> Result<(), FormatError> {
+    let block_len = view.header().block_len as usize;
+    let threads = thread_count(threads, out.len().div_ceil(block_len));
+    if threads == 1 {
+        let mut scratch = Scratch::new();
+        for (block_idx, out) in (first_block..).zip(out.chunks_mut(block_len)) {
+            view.decode_block(block_idx, out, &mut scratch)?;
+        }
+        return Ok(());
+    }
+    let work = Mutex::new((first_block..).zip(out.chunks_mut(block_len)));
+    let failure: Mutex<Option<(usize, FormatError)>> = Mutex::new(None);
+    std::thread::scope(|scope| {
+        for _ in 0..threads {
+            scope.spawn(|| {
+                let mut scratch = Scratch::new();
+                loop {
+                    let Some((block_idx, out)) = work.lock().unwrap_or_else(PoisonError::into_inner).next() else { return };
+                    if let Err(error) = view.decode_block(block_idx, out, &mut scratch) {
+                        let mut failure = failure.lock().unwrap_or_else(PoisonError::into_inner);
+                        // The first damaged block is reported, whatever the order of the threads.
+                        if failure.as_ref().is_none_or(|(earlier, _)| block_idx < *earlier) {
+                            *failure = Some((block_idx, error));
+                        }
+                        return;
+                    }
+                }
+            });
+        }
+    });
+    match failure.into_inner().unwrap_or_else(PoisonError::into_inner) {
+        Some((_, error)) => Err(error),
+        None => Ok(()),
+    }
+}
