@@ -32,13 +32,14 @@ pub(crate) fn encode_blocks(
     let encoder = BlockEncoder { plan, header, source };
     let mut trailer = Trailer { coded_lens: Vec::with_capacity(n_blocks), raw_len: source.len() as u64 };
     if threads == 1 {
-        let mut scratch = Scratch::new();
         let mut at = 0;
-        for block_idx in 0..n_blocks {
-            let coded_len = encoder.encode(block_idx, &mut scratch, &mut out[at..]);
-            at += BlockHeader::len(header.checksums) + coded_len as usize;
-            trailer.coded_lens.push(coded_len);
-        }
+        with_scratch(|scratch| {
+            for block_idx in 0..n_blocks {
+                let coded_len = encoder.encode(block_idx, scratch, &mut out[at..]);
+                at += BlockHeader::len(header.checksums) + coded_len as usize;
+                trailer.coded_lens.push(coded_len);
+            }
+        });
         return (trailer, at);
     }
     let room_len = out.len();
@@ -55,6 +56,14 @@ pub(crate) fn encode_blocks(
     trailer.coded_lens = state.coded_lens;
     let len = room_len - state.room.len();
     (trailer, len)
+}
+
+/// Runs with the buffers that this thread keeps between calls: for small tensors, fresh pages cost more than coding.
+fn with_scratch<T>(work: impl FnOnce(&mut Scratch) -> T) -> T {
+    thread_local! {
+        static SCRATCH: std::cell::RefCell<Scratch> = std::cell::RefCell::new(Scratch::new());
+    }
+    SCRATCH.with(|scratch| work(&mut scratch.borrow_mut()))
 }
 
 /// Encodes single blocks.
@@ -157,11 +166,10 @@ pub(crate) fn decode_blocks(
     let block_len = view.header().block_len as usize;
     let threads = thread_count(threads, out.len().div_ceil(block_len));
     if threads == 1 {
-        let mut scratch = Scratch::new();
-        for (block_idx, out) in (first_block..).zip(out.chunks_mut(block_len)) {
-            view.decode_block(block_idx, out, &mut scratch)?;
-        }
-        return Ok(());
+        return with_scratch(|scratch| {
+            let mut blocks = (first_block..).zip(out.chunks_mut(block_len));
+            blocks.try_for_each(|(block_idx, out)| view.decode_block(block_idx, out, scratch))
+        });
     }
     let work = Mutex::new((first_block..).zip(out.chunks_mut(block_len)));
     let failure: Mutex<Option<(usize, FormatError)>> = Mutex::new(None);

@@ -90,7 +90,8 @@ impl Window {
             None => 0,
         };
         let (valid, escape) = (self.valid(), self.escape_symbol());
-        for (position, value) in (first..).zip(plane.iter_mut()).skip(done) {
+        let first = first.wrapping_add(u32::try_from(done).unwrap_or(u32::MAX));
+        for (position, value) in (first..).zip(&mut plane[done..]) {
             let symbol = value.wrapping_sub(self.offset);
             if symbol < 16 && valid[usize::from(symbol)] != 0 {
                 *value = symbol;
