@@ -5,6 +5,7 @@
 //! of the format, unpacking low and high bytes puts every element in its place.
 
 use super::rans8_decode::{Lanes, Tables, safe_steps};
+use super::split::unpack_bytes;
 use super::{Avx2, load, store, table};
 use crate::entropy::rans8::{DecodeState, DecodeTable};
 use crate::transform::fields::{FieldSplit, Layout, Order, TILE, VECTOR};
@@ -31,7 +32,10 @@ impl Avx2 {
             match (split.layout.width, split.layout.mantissa) {
                 (2, 7) if split.order == Order::Packed => decode_bf16(&parts, state, rest, out),
                 (2, 10) if split.order == Order::Packed => decode_f16(&parts, state, rest, out),
-                (4, 23) if split.order == Order::Packed => decode_f32(&parts, state, rest, out),
+                (4, 23) if split.order == Order::Packed && split.dead == 0 => {
+                    decode_f32::<false>(split, &parts, state, rest, out)
+                }
+                (4, 23) if split.order == Order::Packed => decode_f32::<true>(split, &parts, state, rest, out),
                 (1, _) if split.rest_bits() == 4 => decode_bytes(split, &parts, state, rest, out),
                 _ => 0,
             }
@@ -112,17 +116,36 @@ fn decode_bf16(parts: &Parts<'_>, state: &mut DecodeState<4>, rest: &[u8], out: 
 
 #[expect(non_upper_case_globals, reason = "the vector's number is a constant so that shifts by it are immediate")]
 #[target_feature(enable = "avx2,bmi1,bmi2,popcnt,lzcnt")]
-fn decode_f32(parts: &Parts<'_>, state: &mut DecodeState<4>, rest: &[u8], out: &mut [u8]) -> usize {
+fn decode_f32<const DEAD: bool>(
+    split: &FieldSplit,
+    parts: &Parts<'_>,
+    state: &mut DecodeState<4>,
+    rest: &[u8],
+    out: &mut [u8],
+) -> usize {
     let (high_bits, low_bits) = (table(&parts.per_symbol(|e| e >> 1)), table(&parts.per_symbol(|e| e << 7)));
     let mantissa = _mm256_set1_epi8(0x7f);
-    let rests = rest.as_chunks::<VECTOR>().0.as_chunks::<24>().0;
+    let tile_len = split.rest_len(TILE);
     let outs = out.as_chunks_mut::<VECTOR>().0.as_chunks_mut::<32>().0;
+    let mut bytes = [[0u8; TILE]; 4];
     for_each_vector!(parts, state, |tile, vector, symbols| {
-        let (half_a, half_b) = (load(&rests[tile][2 * vector]), load(&rests[tile][2 * vector + 1]));
-        let rest = load(&rests[tile][16 + vector]);
-        let low = _mm256_or_si256(_mm256_shuffle_epi8(low_bits, symbols), _mm256_and_si256(rest, mantissa));
-        let high = _mm256_or_si256(_mm256_shuffle_epi8(high_bits, symbols), _mm256_andnot_si256(mantissa, rest));
+        let rest = &rest[tile * tile_len..];
+        // Without dead bits the rest is already whole bytes; otherwise a tile is unpacked to them first.
+        let (low0, low1, upper) = if DEAD {
+            if vector == 0 {
+                bytes = [[0; TILE]; 4];
+                unpack_bytes(split, rest, &mut bytes);
+            }
+            let byte = |b: usize| load(&bytes[b].as_chunks::<VECTOR>().0[vector]);
+            (byte(0), byte(1), _mm256_or_si256(byte(2), byte(3)))
+        } else {
+            let byte = |b: usize| load(&rest[..24 * VECTOR].as_chunks::<VECTOR>().0[8 * b + vector]);
+            (byte(0), byte(1), byte(2))
+        };
+        let low = _mm256_or_si256(_mm256_shuffle_epi8(low_bits, symbols), _mm256_and_si256(upper, mantissa));
+        let high = _mm256_or_si256(_mm256_shuffle_epi8(high_bits, symbols), _mm256_andnot_si256(mantissa, upper));
         let (top_a, top_b) = (_mm256_unpacklo_epi8(low, high), _mm256_unpackhi_epi8(low, high));
+        let (half_a, half_b) = (_mm256_unpacklo_epi8(low0, low1), _mm256_unpackhi_epi8(low0, low1));
         let out = &mut outs[tile];
         store(&mut out[4 * vector], _mm256_unpacklo_epi16(half_a, top_a));
         store(&mut out[4 * vector + 1], _mm256_unpackhi_epi16(half_a, top_a));

@@ -1,9 +1,10 @@
-//! Splitting bit fields in the packed orders: pack instructions leave the elements where the format wants them.
+//! Splitting and joining bit fields: in the packed order, pack instructions leave the elements where the format
+//! wants them.
 //!
 //! Every function takes whole tiles of 256 elements.
 
 use super::{load, store};
-use crate::transform::fields::{FieldSplit, VECTOR};
+use crate::transform::fields::{FieldSplit, Order, TILE, VECTOR, pack_group, unpack_group};
 use std::arch::x86_64::*;
 
 /// Low and high bytes of 32 two-byte elements.
@@ -39,23 +40,182 @@ pub(super) fn split_bf16(source: &[u8], plane: &mut [u8], rest: &mut [u8]) {
     }
 }
 
+/// The four bytes of 32 four-byte elements, lowest first.
+#[inline]
+#[target_feature(enable = "avx2")]
+fn byte_quarters(a: __m256i, b: __m256i, c: __m256i, d: __m256i) -> [__m256i; 4] {
+    let low16 = _mm256_set1_epi32(0xffff);
+    let upper = |x, y| _mm256_packus_epi32(_mm256_srli_epi32::<16>(x), _mm256_srli_epi32::<16>(y));
+    let lower = |x, y| _mm256_packus_epi32(_mm256_and_si256(x, low16), _mm256_and_si256(y, low16));
+    let (byte0, byte1) = byte_halves(lower(a, b), lower(c, d));
+    let (byte2, byte3) = byte_halves(upper(a, b), upper(c, d));
+    [byte0, byte1, byte2, byte3]
+}
+
 #[target_feature(enable = "avx2")]
 pub(super) fn split_f32(source: &[u8], plane: &mut [u8], rest: &mut [u8]) {
-    let low16 = _mm256_set1_epi32(0xffff);
     let tiles = source.as_chunks::<VECTOR>().0.as_chunks::<32>().0;
     let planes = plane.as_chunks_mut::<VECTOR>().0.as_chunks_mut::<8>().0;
     let rests = rest.as_chunks_mut::<VECTOR>().0.as_chunks_mut::<24>().0;
     for ((tile, planes), rests) in tiles.iter().zip(planes).zip(rests) {
         for vector in 0..8 {
             let [a, b, c, d] = std::array::from_fn(|i| load(&tile[4 * vector + i]));
-            let upper = |x, y| _mm256_packus_epi32(_mm256_srli_epi32::<16>(x), _mm256_srli_epi32::<16>(y));
-            let lower = |x, y| _mm256_packus_epi32(_mm256_and_si256(x, low16), _mm256_and_si256(y, low16));
-            store(&mut rests[2 * vector], lower(a, b));
-            store(&mut rests[2 * vector + 1], lower(c, d));
-            let (low, high) = byte_halves(upper(a, b), upper(c, d));
-            let (exponent, rest) = exponent_and_rest(low, high);
-            store(&mut planes[vector], exponent);
+            let [byte0, byte1, byte2, byte3] = byte_quarters(a, b, c, d);
+            let (exponent, rest) = exponent_and_rest(byte2, byte3);
+            store(&mut rests[vector], byte0);
+            store(&mut rests[8 + vector], byte1);
             store(&mut rests[16 + vector], rest);
+            store(&mut planes[vector], exponent);
+        }
+    }
+}
+
+/// Floats of two or four bytes with any bits joint or dead, in either order.
+#[target_feature(enable = "avx2,bmi1,bmi2,popcnt,lzcnt")]
+pub(super) fn split_float<const WIDTH: usize>(split: &FieldSplit, source: &[u8], plane: &mut [u8], mut rest: &mut [u8]) {
+    let magnitude = _mm256_set1_epi16(0x7fff);
+    let base = _mm256_set1_epi16(split.base.cast_signed());
+    let top_shift = _mm_cvtsi32_si128((split.top_shift() - (8 * WIDTH as u32 - 16)).cast_signed());
+    let order = LaneOrder::of(split);
+    for (tile, planes) in source.chunks_exact(WIDTH * TILE).zip(plane.chunks_exact_mut(TILE)) {
+        let mut bytes = [[0u8; TILE]; WIDTH];
+        let vectors = tile.as_chunks::<VECTOR>().0.chunks_exact(WIDTH);
+        for (vector, (parts, plane)) in vectors.zip(planes.as_chunks_mut::<VECTOR>().0).enumerate() {
+            let quarters = if WIDTH == 2 {
+                let (low, high) = byte_halves(load(&parts[0]), load(&parts[1]));
+                [low, high, low, high]
+            } else {
+                byte_quarters(load(&parts[0]), load(&parts[1]), load(&parts[2]), load(&parts[3]))
+            };
+            let [low, high] = [quarters[WIDTH - 2], quarters[WIDTH - 1]];
+            let index = |upper: __m256i| {
+                let top = _mm256_srl_epi16(_mm256_and_si256(upper, magnitude), top_shift);
+                _mm256_min_epu16(_mm256_sub_epi16(top, base), _mm256_set1_epi16(255))
+            };
+            let (index_a, index_b) = (index(_mm256_unpacklo_epi8(low, high)), index(_mm256_unpackhi_epi8(low, high)));
+            store(plane, order.from_packed(_mm256_packus_epi16(index_a, index_b)));
+            for (bytes, quarter) in bytes.iter_mut().zip(quarters) {
+                store(&mut bytes.as_chunks_mut::<VECTOR>().0[vector], order.from_packed(quarter));
+            }
+        }
+        for group in split.groups() {
+            let mut packed = bytes[(group.low as usize / 8).min(WIDTH - 1)];
+            let (shift, mask) = (group.low % 8, low_mask(group.n_bits));
+            for byte in &mut packed {
+                *byte = *byte >> shift & mask;
+            }
+            if group.sign {
+                for (byte, high) in packed.iter_mut().zip(&bytes[WIDTH - 1]) {
+                    *byte |= high >> 7 << group.n_bits;
+                }
+            }
+            rest = pack_group(&packed, group.width(), TILE / VECTOR, rest);
+        }
+    }
+}
+
+/// The other way round: see `transform::fields::join_tiles`.
+#[target_feature(enable = "avx2,bmi1,bmi2,popcnt,lzcnt")]
+pub(super) fn join_float<const WIDTH: usize>(split: &FieldSplit, plane: &[u8], mut rest: &[u8], out: &mut [u8]) {
+    let zero = _mm256_setzero_si256();
+    let base = _mm256_set1_epi16(split.base.cast_signed());
+    let top_shift = _mm_cvtsi32_si128((split.top_shift() - (8 * WIDTH as u32 - 16)).cast_signed());
+    let magnitude = _mm256_set1_epi16(0x7fff);
+    let order = LaneOrder::of(split);
+    for (planes, out) in plane.chunks_exact(TILE).zip(out.chunks_exact_mut(WIDTH * TILE)) {
+        let mut bytes = [[0u8; TILE]; WIDTH];
+        rest = unpack_bytes(split, rest, &mut bytes);
+        let outs = out.as_chunks_mut::<VECTOR>().0.chunks_exact_mut(WIDTH);
+        for (vector, (plane, out)) in planes.as_chunks::<VECTOR>().0.iter().zip(outs).enumerate() {
+            let index = order.to_packed(load(plane));
+            let byte = |b: usize| order.to_packed(load(&bytes[b].as_chunks::<VECTOR>().0[vector]));
+            let top = |index: __m256i| {
+                _mm256_and_si256(_mm256_sll_epi16(_mm256_add_epi16(index, base), top_shift), magnitude)
+            };
+            let (low, high) = (byte(WIDTH - 2), byte(WIDTH - 1));
+            let upper_a = _mm256_or_si256(top(_mm256_unpacklo_epi8(index, zero)), _mm256_unpacklo_epi8(low, high));
+            let upper_b = _mm256_or_si256(top(_mm256_unpackhi_epi8(index, zero)), _mm256_unpackhi_epi8(low, high));
+            if WIDTH == 2 {
+                store(&mut out[0], upper_a);
+                store(&mut out[1], upper_b);
+            } else {
+                let (lower_a, lower_b) = (_mm256_unpacklo_epi8(byte(0), byte(1)), _mm256_unpackhi_epi8(byte(0), byte(1)));
+                store(&mut out[0], _mm256_unpacklo_epi16(lower_a, upper_a));
+                store(&mut out[1], _mm256_unpackhi_epi16(lower_a, upper_a));
+                store(&mut out[2], _mm256_unpacklo_epi16(lower_b, upper_b));
+                store(&mut out[3], _mm256_unpackhi_epi16(lower_b, upper_b));
+            }
+        }
+    }
+}
+
+/// The rest of a full tile as the bytes of its elements, without their top fields; returns what is left of `rest`.
+#[inline]
+#[target_feature(enable = "avx2,bmi1,bmi2,popcnt,lzcnt")]
+pub(super) fn unpack_bytes<'a, const WIDTH: usize>(
+    split: &FieldSplit,
+    mut rest: &'a [u8],
+    bytes: &mut [[u8; TILE]; WIDTH],
+) -> &'a [u8] {
+    for group in split.groups() {
+        let mut packed = [0u8; TILE];
+        rest = unpack_group(rest, group.width(), TILE / VECTOR, &mut packed);
+        let (shift, mask) = (group.low % 8, low_mask(group.n_bits));
+        for (byte, packed) in bytes[(group.low as usize / 8).min(WIDTH - 1)].iter_mut().zip(&packed) {
+            *byte |= (packed & mask) << shift;
+        }
+        if group.sign {
+            for (byte, packed) in bytes[WIDTH - 1].iter_mut().zip(&packed) {
+                *byte |= packed >> group.n_bits << 7;
+            }
+        }
+    }
+    rest
+}
+
+fn low_mask(n_bits: u32) -> u8 {
+    u8::try_from((1u32 << n_bits) - 1).unwrap_or(u8::MAX)
+}
+
+/// How the places of a vector in the file map to what pack instructions leave.
+#[derive(Clone, Copy)]
+enum LaneOrder {
+    Packed,
+    Natural { from_packed: __m256i, to_packed: __m256i },
+}
+
+impl LaneOrder {
+    #[inline]
+    #[target_feature(enable = "avx2")]
+    fn of(split: &FieldSplit) -> Self {
+        match (split.order, split.layout.width) {
+            (Order::Packed, _) => Self::Packed,
+            (Order::Natural, 2) => {
+                let swap = _mm256_setr_epi32(0, 1, 4, 5, 2, 3, 6, 7);
+                Self::Natural { from_packed: swap, to_packed: swap }
+            }
+            (Order::Natural, _) => Self::Natural {
+                from_packed: _mm256_setr_epi32(0, 4, 1, 5, 2, 6, 3, 7),
+                to_packed: _mm256_setr_epi32(0, 2, 4, 6, 1, 3, 5, 7),
+            },
+        }
+    }
+
+    #[inline]
+    #[target_feature(enable = "avx2")]
+    fn from_packed(self, vector: __m256i) -> __m256i {
+        match self {
+            Self::Packed => vector,
+            Self::Natural { from_packed, .. } => _mm256_permutevar8x32_epi32(vector, from_packed),
+        }
+    }
+
+    #[inline]
+    #[target_feature(enable = "avx2")]
+    fn to_packed(self, vector: __m256i) -> __m256i {
+        match self {
+            Self::Packed => vector,
+            Self::Natural { to_packed, .. } => _mm256_permutevar8x32_epi32(vector, to_packed),
         }
     }
 }

@@ -2,7 +2,7 @@
 //! code compiled for AVX2 for everything else.
 
 use super::Avx2;
-use super::split::{split_bf16, split_bytes, split_f16, split_f32};
+use super::split::{join_float, split_bf16, split_bytes, split_f16, split_f32, split_float};
 use crate::transform::fields::{FieldSplit, Order, TILE};
 use crate::transform::fields::{join_tiles_portable, split_tiles_portable};
 
@@ -13,19 +13,22 @@ impl Avx2 {
         let full = source.len() / (width * TILE) * TILE;
         let ((head, tail), (head_plane, tail_plane)) = (source.split_at(full * width), plane.split_at_mut(full));
         let (head_rest, tail_rest) = rest.split_at_mut(split.rest_len(full));
+        let packed = split.order == Order::Packed;
         // SAFETY: `self` exists only when `detect` saw the features.
         unsafe {
             match (split.layout.width, split.layout.mantissa) {
-                (2, 7) if split.order == Order::Packed => split_bf16(head, head_plane, head_rest),
-                (2, 10) if split.order == Order::Packed => split_f16(head, head_plane, head_rest),
-                (4, 23) if split.order == Order::Packed => split_f32(head, head_plane, head_rest),
+                (2, 7) if packed => split_bf16(head, head_plane, head_rest),
+                (2, 10) if packed => split_f16(head, head_plane, head_rest),
+                (4, 23) if packed && split.dead == 0 => split_f32(head, head_plane, head_rest),
                 (1, 3) if split.rest_bits() == 4 && split.dead == 0 && split.base == 0 => {
                     split_bytes::<true>(split, head, head_plane, head_rest);
                 }
                 (1, 4) if split.rest_bits() == 4 && split.dead == 0 && split.base == 0 => {
                     split_bytes::<false>(split, head, head_plane, head_rest);
                 }
-                _ => split_natural(split, head, head_plane, head_rest),
+                (2, _) if is_float(split) => split_float::<2>(split, head, head_plane, head_rest),
+                (4, _) if is_float(split) => split_float::<4>(split, head, head_plane, head_rest),
+                _ => split_any(split, head, head_plane, head_rest),
             }
         }
         split_tiles_portable(split, tail, tail_plane, tail_rest);
@@ -33,17 +36,33 @@ impl Avx2 {
 
     /// See `transform::fields::join_tiles`.
     pub(crate) fn join_tiles(self, split: &FieldSplit, plane: &[u8], rest: &[u8], out: &mut [u8]) {
+        let width = usize::from(split.layout.width);
+        let full = out.len() / (width * TILE) * TILE;
+        let ((head, tail), (head_plane, tail_plane)) = (out.split_at_mut(full * width), plane.split_at(full));
+        let (head_rest, tail_rest) = rest.split_at(split.rest_len(full));
         // SAFETY: `self` exists only when `detect` saw the features.
-        unsafe { join_natural(split, plane, rest, out) }
+        unsafe {
+            match split.layout.width {
+                2 if is_float(split) => join_float::<2>(split, head_plane, head_rest, head),
+                4 if is_float(split) => join_float::<4>(split, head_plane, head_rest, head),
+                _ => join_any(split, head_plane, head_rest, head),
+            }
+        }
+        join_tiles_portable(split, tail_plane, tail_rest, tail);
     }
 }
 
+/// Whether the top field lies in the upper half of a float, as the kernels for floats assume.
+fn is_float(split: &FieldSplit) -> bool {
+    split.layout.sign && !split.layout.flip && split.top_shift() + 16 >= split.width() * 8
+}
+
 #[target_feature(enable = "avx2,bmi1,bmi2,popcnt,lzcnt")]
-fn split_natural(split: &FieldSplit, source: &[u8], plane: &mut [u8], rest: &mut [u8]) {
+fn split_any(split: &FieldSplit, source: &[u8], plane: &mut [u8], rest: &mut [u8]) {
     split_tiles_portable(split, source, plane, rest);
 }
 
 #[target_feature(enable = "avx2,bmi1,bmi2,popcnt,lzcnt")]
-fn join_natural(split: &FieldSplit, plane: &[u8], rest: &[u8], out: &mut [u8]) {
+fn join_any(split: &FieldSplit, plane: &[u8], rest: &[u8], out: &mut [u8]) {
     join_tiles_portable(split, plane, rest, out);
 }

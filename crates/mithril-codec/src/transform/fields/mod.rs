@@ -4,14 +4,15 @@
 //! mantissa; for an integer it is the high bits. `dead` low bits are zero in the whole block and cost nothing.
 //!
 //! * The **plane** has one byte per element: `top - base`, or 255 where that does not fit.
-//! * The **rest**, `sign << n | mantissa bits`, is cut into pieces of 16, 8, 4, 2 and 1 bits from its low end
-//!   and packed by tiles of 256 elements, so that vectors of 32 elements pack and unpack without carries.
+//! * The **rest** is grouped by the byte of the element that its bits stand in, lowest byte first; the sign joins
+//!   the last group. A group of eight bits is a byte; a smaller one is cut into pieces of 4, 2 and 1 bits. Both are
+//!   packed by tiles of 256 elements, so that vectors of 32 elements pack and unpack by shifts within bytes.
 //!
 //! Exact layout: `docs/format/frame.md`, "Bit fields".
 
 mod tiles;
 
-pub(crate) use tiles::{join_tiles, join_tiles_portable, split_tiles, split_tiles_portable};
+pub(crate) use tiles::{join_tiles, join_tiles_portable, pack_group, split_tiles, split_tiles_portable, unpack_group};
 
 use crate::CodecError;
 
@@ -90,7 +91,8 @@ impl FieldSplit {
     /// Whether the packed order is defined: the plain splits that the fused kernels know.
     pub(crate) fn is_fusable(&self) -> bool {
         let Layout { width, mantissa, sign, flip } = self.layout;
-        matches!((width, mantissa), (2, 7) | (2, 10) | (4, 23)) && sign && !flip && self.joint == 0 && self.dead == 0 && self.raw_sign
+        let dead = if width == 4 { 16 } else { 0 };
+        matches!((width, mantissa), (2, 7) | (2, 10) | (4, 23)) && sign && !flip && self.joint == 0 && self.dead <= dead && self.raw_sign
     }
 
     pub(crate) fn width(&self) -> u32 {
@@ -120,7 +122,24 @@ impl FieldSplit {
     /// Bytes of the rest of `n` elements.
     pub(crate) fn rest_len(&self, n: usize) -> usize {
         let (full, last) = (n / TILE, n % TILE);
-        full * tile_len(self.rest_bits(), TILE / VECTOR) + tile_len(self.rest_bits(), last.div_ceil(VECTOR))
+        full * self.tile_len(TILE / VECTOR) + self.tile_len(last.div_ceil(VECTOR))
+    }
+
+    /// Bytes that `n_vectors` vectors of a tile take.
+    fn tile_len(&self, n_vectors: usize) -> usize {
+        self.groups().flat_map(|group| pieces(group.width())).map(|(_, width)| piece_len(width, n_vectors)).sum()
+    }
+
+    /// The groups of the rest, in the order of the file.
+    pub(crate) fn groups(&self) -> impl Iterator<Item = Group> + use<> {
+        let (dead, top, raw_sign) = (u32::from(self.dead), self.top_shift(), self.raw_sign);
+        let last_byte = if top > dead { (top - 1) / 8 } else { 0 };
+        let sign_apart = raw_sign && (top <= dead || top.is_multiple_of(8) && top - dead >= 8);
+        let groups = (dead / 8..=last_byte).filter(move |_| top > dead).map(move |byte| {
+            let (low, high) = (dead.max(8 * byte), top.min(8 * byte + 8));
+            Group { low, n_bits: high - low, sign: raw_sign && !sign_apart && byte == last_byte }
+        });
+        groups.chain(sign_apart.then_some(Group { low: 0, n_bits: 0, sign: true }))
     }
 
     /// The coded field of one element.
@@ -146,47 +165,49 @@ impl FieldSplit {
     }
 }
 
-/// Pieces of the rest from its low end: (shift, width), widths 16, 8, 4, 2, 1.
-pub(crate) fn pieces(rest_bits: u32) -> impl Iterator<Item = (u32, u32)> {
+/// Bits of the rest that stand in one byte of the element.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Group {
+    /// Lowest bit of the element in this group.
+    pub(crate) low: u32,
+    /// Bits from there on.
+    pub(crate) n_bits: u32,
+    /// Whether the sign stands above them.
+    pub(crate) sign: bool,
+}
+
+impl Group {
+    /// Bits of the group, at most eight.
+    pub(crate) fn width(self) -> u32 {
+        self.n_bits + u32::from(self.sign)
+    }
+}
+
+/// Pieces of a group from its low end: (shift, width), widths 8, 4, 2, 1.
+pub(crate) fn pieces(group_width: u32) -> impl Iterator<Item = (u32, u32)> {
     let mut shift = 0;
     std::iter::from_fn(move || {
-        let left = rest_bits - shift;
-        let width = [16, 8, 4, 2, 1].into_iter().find(|&width| width <= left)?;
+        let left = group_width - shift;
+        let width = [8, 4, 2, 1].into_iter().find(|&width| width <= left)?;
         shift += width;
         Some((shift - width, width))
     })
 }
 
-/// Bytes that `n_vectors` vectors of a tile take.
-fn tile_len(rest_bits: u32, n_vectors: usize) -> usize {
-    pieces(rest_bits).map(|(_, width)| piece_len(width, n_vectors)).sum()
-}
-
 /// Bytes of one piece: vectors share bytes where the piece is narrower than one.
-fn piece_len(width: u32, n_vectors: usize) -> usize {
-    match width {
-        16 => 2 * VECTOR * n_vectors,
-        _ => VECTOR * n_vectors.div_ceil(8 / width as usize),
-    }
+pub(crate) fn piece_len(width: u32, n_vectors: usize) -> usize {
+    VECTOR * n_vectors.div_ceil(8 / width as usize)
 }
 
 pub(crate) fn low_mask(bits: u32) -> u64 {
     if bits >= 64 { u64::MAX } else { (1 << bits) - 1 }
 }
 
-/// Element of each byte of a packed vector: what packing two or four registers leaves where.
+/// Element of each place of a packed vector: what packing two or four registers leaves where.
 pub(crate) fn byte_order(width: u8) -> [usize; VECTOR] {
     std::array::from_fn(|p| match width {
         2 => p & 7 | (p & 8) << 1 | (p & 16) >> 1,
         4 => 8 * ((p & 15) >> 2) + (p & 3) + 4 * (p >> 4),
-        _ => p,
-    })
-}
-
-/// Element of each 16-bit half of a packed vector of four-byte elements.
-pub(crate) fn half_order(width: u8) -> [usize; VECTOR] {
-    std::array::from_fn(|p| match width {
-        4 => p & 19 | (p & 4) << 1 | (p & 8) >> 1,
         _ => p,
     })
 }

@@ -3,7 +3,7 @@
 
 #![expect(clippy::cast_possible_truncation, reason = "fields are cut out of words by casts, on purpose")]
 
-use super::{FieldSplit, Order, TILE, VECTOR, byte_order, half_order, low_mask, piece_len, pieces};
+use super::{FieldSplit, Order, TILE, VECTOR, byte_order, low_mask, piece_len, pieces};
 
 /// Splits `source` into one plane byte per element and the rest. `plane` has one byte per element, padded to
 /// whole vectors; `rest` has `rest_len` bytes.
@@ -53,24 +53,15 @@ macro_rules! word_fields {
         let bits = <$word>::BITS;
         let magnitude = low_mask(bits - u32::from(split.layout.sign)) as $word;
         let flip: $word = if split.layout.flip { 1 << (bits - 1) } else { 0 };
-        let top_shift = split.top_shift();
-        let top_mask = low_mask(split.top_bits()) as $word;
-        let rest_mask = (low_mask(split.kept_bits()) as $word) << u32::from(split.dead);
-        let sign_shift = split.kept_bits();
-        (bits, magnitude, flip, top_shift, top_mask, rest_mask, sign_shift)
+        (bits, magnitude, flip, split.top_shift(), low_mask(split.top_bits()) as $word)
     }};
 }
 
 macro_rules! split_words {
     ($word:ty, $split:expr, $source:expr, $plane:expr, $rest:expr) => {{
         let (split, mut rest): (&FieldSplit, &mut [u8]) = ($split, $rest);
-        let (bits, magnitude, flip, top_shift, top_mask, rest_mask, sign_shift) = word_fields!($word, split);
-        let dead = u32::from(split.dead);
+        let (bits, magnitude, flip, top_shift, top_mask) = word_fields!($word, split);
         let base = u64::from(split.base) as $word;
-        let rest_of = |value: $word| {
-            let sign = if split.raw_sign { (value >> (bits - 1)) << sign_shift } else { 0 };
-            ((value & magnitude) & rest_mask) >> dead | sign
-        };
         let (elements, _) = $source.as_chunks::<{ size_of::<$word>() }>();
         for (tile, plane) in elements.chunks(TILE).zip($plane.chunks_mut(TILE)) {
             let n_vectors = tile.len().div_ceil(VECTOR);
@@ -78,10 +69,8 @@ macro_rules! split_words {
             for (value, bytes) in values.iter_mut().zip(tile) {
                 *value = <$word>::from_le_bytes(*bytes) ^ flip;
             }
-            let mut halves = values;
             if split.order == Order::Packed {
-                values = reorder(&halves, byte_order(split.layout.width));
-                halves = reorder(&halves, half_order(split.layout.width));
+                values = reorder(&values, byte_order(split.layout.width));
             }
             let mut tops = [0u8; TILE];
             for (top, &value) in tops.iter_mut().zip(&values) {
@@ -90,27 +79,18 @@ macro_rules! split_words {
             }
             let plane_len = plane.len();
             plane.copy_from_slice(&tops[..plane_len]);
-            for value in values.iter_mut().chain(&mut halves) {
-                *value = rest_of(*value);
-            }
-            for (shift, width) in pieces(split.rest_bits()) {
-                let (out, left) = rest.split_at_mut(piece_len(width, n_vectors));
-                rest = left;
-                match width {
-                    16 => {
-                        for (out, &value) in out.as_chunks_mut::<2>().0.iter_mut().zip(&halves) {
-                            *out = ((value >> shift) as u16).to_le_bytes();
-                        }
-                    }
-                    8 => {
-                        for (out, &value) in out.iter_mut().zip(&values) {
-                            *out = (value >> shift) as u8;
-                        }
-                    }
-                    4 => pack_shared::<2, $word>(&values, out, |value| (value >> shift) as u8 & 15),
-                    2 => pack_shared::<4, $word>(&values, out, |value| (value >> shift) as u8 & 3),
-                    _ => pack_shared::<8, $word>(&values, out, |value| (value >> shift) as u8 & 1),
+            for group in split.groups() {
+                let mut bytes = [0u8; TILE];
+                let mask = low_mask(group.n_bits) as u8;
+                for (byte, &value) in bytes.iter_mut().zip(&values) {
+                    *byte = (value >> group.low) as u8 & mask;
                 }
+                if group.sign {
+                    for (byte, &value) in bytes.iter_mut().zip(&values) {
+                        *byte |= ((value >> (bits - 1)) as u8) << group.n_bits;
+                    }
+                }
+                rest = pack_group(&bytes, group.width(), n_vectors, rest);
             }
         }
     }};
@@ -119,56 +99,35 @@ macro_rules! split_words {
 macro_rules! join_words {
     ($word:ty, $split:expr, $plane:expr, $rest:expr, $out:expr) => {{
         let (split, mut rest): (&FieldSplit, &[u8]) = ($split, $rest);
-        let (bits, _, flip, top_shift, top_mask, rest_mask, sign_shift) = word_fields!($word, split);
-        let dead = u32::from(split.dead);
+        let (bits, _, flip, top_shift, top_mask) = word_fields!($word, split);
         let base = u64::from(split.base) as $word;
-        let sign_of = |rest: $word| if split.raw_sign { (rest >> sign_shift) << (bits - 1) } else { 0 };
         let (elements, _) = $out.as_chunks_mut::<{ size_of::<$word>() }>();
         for (tile, plane) in elements.chunks_mut(TILE).zip($plane.chunks(TILE)) {
             let n_vectors = tile.len().div_ceil(VECTOR);
             let mut tops = [0u8; TILE];
             tops[..plane.len()].copy_from_slice(plane);
-            let (mut values, mut halves) = ([0 as $word; TILE], [0 as $word; TILE]);
-            for (shift, width) in pieces(split.rest_bits()) {
-                let (piece, left) = rest.split_at(piece_len(width, n_vectors));
-                rest = left;
-                match width {
-                    16 => {
-                        for (&bytes, half) in piece.as_chunks::<2>().0.iter().zip(&mut halves) {
-                            *half |= (u16::from_le_bytes(bytes) as $word) << shift;
-                        }
+            let mut values = [0 as $word; TILE];
+            for (value, &index) in values.iter_mut().zip(&tops) {
+                *value = (((index as $word).wrapping_add(base) & top_mask) << top_shift) ^ flip;
+            }
+            for group in split.groups() {
+                let mut bytes = [0u8; TILE];
+                rest = unpack_group(rest, group.width(), n_vectors, &mut bytes);
+                let mask = low_mask(group.n_bits) as u8;
+                for (value, &byte) in values.iter_mut().zip(&bytes) {
+                    *value ^= ((byte & mask) as $word) << group.low;
+                }
+                if group.sign {
+                    for (value, &byte) in values.iter_mut().zip(&bytes) {
+                        *value ^= ((byte >> group.n_bits) as $word) << (bits - 1);
                     }
-                    8 => {
-                        for (&byte, value) in piece.iter().zip(&mut values) {
-                            *value |= (byte as $word) << shift;
-                        }
-                    }
-                    4 => unpack_shared::<2>(piece, |at, part| values[at] |= (part as $word) << shift),
-                    2 => unpack_shared::<4>(piece, |at, part| values[at] |= (part as $word) << shift),
-                    _ => unpack_shared::<8>(piece, |at, part| values[at] |= (part as $word) << shift),
                 }
             }
-            let join = |rest: $word| (rest << dead) & rest_mask | sign_of(rest);
             if split.order == Order::Packed {
-                // The sign sits above the halves, so joining each part alone and combining them is exact.
-                let (mut bytes_part, mut halves_part) = ([0 as $word; TILE], [0 as $word; TILE]);
-                for at in 0..TILE {
-                    let vector = at / VECTOR * VECTOR;
-                    let top = (tops[at] as $word).wrapping_add(base) & top_mask;
-                    bytes_part[vector + byte_order(split.layout.width)[at % VECTOR]] = join(values[at]) | top << top_shift;
-                    halves_part[vector + half_order(split.layout.width)[at % VECTOR]] = join(halves[at]);
-                }
-                for (at, out) in tile.iter_mut().enumerate() {
-                    *out = ((bytes_part[at] | halves_part[at]) ^ flip).to_le_bytes();
-                }
-            } else {
-                for at in 0..TILE {
-                    let top = (tops[at] as $word).wrapping_add(base) & top_mask;
-                    values[at] = (join(values[at] | halves[at]) | top << top_shift) ^ flip;
-                }
-                for (out, value) in tile.iter_mut().zip(values) {
-                    *out = value.to_le_bytes();
-                }
+                values = undo_reorder(&values, byte_order(split.layout.width));
+            }
+            for (out, value) in tile.iter_mut().zip(values) {
+                *out = value.to_le_bytes();
             }
         }
     }};
@@ -181,30 +140,75 @@ fn reorder<T: Copy>(tile: &[T; TILE], order: [usize; VECTOR]) -> [T; TILE] {
     std::array::from_fn(|at| tile[at / VECTOR * VECTOR + order[at % VECTOR]])
 }
 
+/// What [`reorder`] was given.
+fn undo_reorder<T: Copy>(tile: &[T; TILE], order: [usize; VECTOR]) -> [T; TILE] {
+    let mut natural = *tile;
+    for (at, &value) in tile.iter().enumerate() {
+        natural[at / VECTOR * VECTOR + order[at % VECTOR]] = value;
+    }
+    natural
+}
+
+/// Writes a group of every element of a tile; returns what is left of `rest`.
+#[inline(always)]
+pub(crate) fn pack_group<'a>(bytes: &[u8; TILE], width: u32, n_vectors: usize, mut rest: &'a mut [u8]) -> &'a mut [u8] {
+    for (shift, width) in pieces(width) {
+        let (out, left) = rest.split_at_mut(piece_len(width, n_vectors));
+        rest = left;
+        match width {
+            8 => {
+                let len = out.len();
+                out.copy_from_slice(&bytes[..len]);
+            }
+            4 => pack_shared::<2>(bytes, shift, out),
+            2 => pack_shared::<4>(bytes, shift, out),
+            _ => pack_shared::<8>(bytes, shift, out),
+        }
+    }
+    rest
+}
+
+/// Reads a group of every element of a tile; returns what is left of `rest`.
+#[inline(always)]
+pub(crate) fn unpack_group<'a>(mut rest: &'a [u8], width: u32, n_vectors: usize, bytes: &mut [u8; TILE]) -> &'a [u8] {
+    for (shift, width) in pieces(width) {
+        let (piece, left) = rest.split_at(piece_len(width, n_vectors));
+        rest = left;
+        match width {
+            8 => bytes[..piece.len()].copy_from_slice(piece),
+            4 => unpack_shared::<2>(piece, shift, bytes),
+            2 => unpack_shared::<4>(piece, shift, bytes),
+            _ => unpack_shared::<8>(piece, shift, bytes),
+        }
+    }
+    rest
+}
+
 /// `SHARED` vectors share each byte of a piece, the first in its lowest bits.
 #[inline(always)]
-fn pack_shared<const SHARED: usize, T: Copy>(values: &[T; TILE], out: &mut [u8], part: impl Fn(T) -> u8) {
+fn pack_shared<const SHARED: usize>(bytes: &[u8; TILE], shift: u32, out: &mut [u8]) {
     let width = 8 / SHARED;
-    for (vectors, out) in values.chunks_exact(SHARED * VECTOR).zip(out.as_chunks_mut::<VECTOR>().0) {
+    let mask = u8::MAX >> (8 - width);
+    for (vectors, out) in bytes.chunks_exact(SHARED * VECTOR).zip(out.as_chunks_mut::<VECTOR>().0) {
         let mut packed = [0u8; VECTOR];
-        for (shared, vector) in vectors.chunks_exact(VECTOR).enumerate() {
-            for (packed, &value) in packed.iter_mut().zip(vector) {
-                *packed |= part(value) << (width * shared);
+        for (shared, vector) in vectors.as_chunks::<VECTOR>().0.iter().enumerate() {
+            for (packed, &byte) in packed.iter_mut().zip(vector) {
+                *packed |= (byte >> shift & mask) << (width * shared);
             }
         }
         *out = packed;
     }
 }
 
-/// Hands out the parts that [`pack_shared`] packed, with the position each belongs to.
+/// Or-s the parts that [`pack_shared`] packed into the bytes they belong to.
 #[inline(always)]
-fn unpack_shared<const SHARED: usize>(piece: &[u8], mut put: impl FnMut(usize, u8)) {
+fn unpack_shared<const SHARED: usize>(piece: &[u8], shift: u32, bytes: &mut [u8; TILE]) {
     let width = 8 / SHARED;
     let mask = u8::MAX >> (8 - width);
-    for (group, packed) in piece.as_chunks::<VECTOR>().0.iter().enumerate() {
-        for shared in 0..SHARED {
-            for (lane, &byte) in packed.iter().enumerate() {
-                put((group * SHARED + shared) * VECTOR + lane, byte >> (width * shared) & mask);
+    for (packed, vectors) in piece.as_chunks::<VECTOR>().0.iter().zip(bytes.chunks_exact_mut(SHARED * VECTOR)) {
+        for (shared, vector) in vectors.as_chunks_mut::<VECTOR>().0.iter_mut().enumerate() {
+            for (byte, &packed) in vector.iter_mut().zip(packed) {
+                *byte |= (packed >> (width * shared) & mask) << shift;
             }
         }
     }
