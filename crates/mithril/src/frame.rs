@@ -4,6 +4,7 @@ use crate::options::{DecodeOptions, FrameOptions};
 use crate::{Error, pipeline, plan};
 use mithril_codec::Dtype;
 use mithril_format::frame::{FrameHeader, FrameView, Trailer};
+use mithril_format::limits::MAX_RANK;
 use std::ops::Range;
 
 /// Compresses a buffer to a frame.
@@ -21,6 +22,7 @@ use std::ops::Range;
 /// # Errors
 /// `InvalidArgument` when the shape does not describe exactly these bytes.
 pub fn compress(source: &[u8], options: &FrameOptions) -> Result<Vec<u8>, Error> {
+    check_rank(options)?;
     let plan = plan::tensor(source, options)?;
     // Fresh zero pages are not touched before they are written, so the bound costs address space only.
     let mut out = vec![0; bound(&plan, source.len(), options)];
@@ -36,6 +38,7 @@ pub fn compress(source: &[u8], options: &FrameOptions) -> Result<Vec<u8>, Error>
 /// # Errors
 /// `InvalidArgument` when the shape does not describe exactly these bytes, or `out` is too small.
 pub fn compress_into(source: &[u8], options: &FrameOptions, out: &mut [u8]) -> Result<usize, Error> {
+    check_rank(options)?;
     let plan = plan::tensor(source, options)?;
     if out.len() < bound(&plan, source.len(), options) {
         return Err(Error::invalid(format!("output of {} bytes may be too small for a frame of {}", out.len(), source.len())));
@@ -52,6 +55,14 @@ pub fn compress_bound(source_len: usize, options: &FrameOptions) -> usize {
         + 64
         + 8 * rank
         + plan::MAX_SHARED_SHARE * source_len / 100
+}
+
+/// Refuses shapes that a header cannot hold.
+pub(crate) fn check_rank(options: &FrameOptions) -> Result<(), Error> {
+    match options.shape.as_ref().map(Vec::len) {
+        Some(rank) if rank > MAX_RANK => Err(Error::invalid(format!("shape of {rank} dimensions, at most {MAX_RANK} are possible"))),
+        _ => Ok(()),
+    }
 }
 
 fn bound(plan: &plan::TensorPlan, source_len: usize, options: &FrameOptions) -> usize {
@@ -75,7 +86,7 @@ fn compress_by_plan(source: &[u8], options: &FrameOptions, mut plan: plan::Tenso
     let mut head = Vec::new();
     header.write(&mut head);
     out[..head.len()].copy_from_slice(&head);
-    let (trailer, blocks_len) = pipeline::encode_blocks(&plan, &header, source, options.threads, &mut out[head.len()..]);
+    let (trailer, blocks_len) = pipeline::encode_blocks(&plan, &header, 0, source, options.threads, &mut out[head.len()..]);
     let mut tail = Vec::new();
     trailer.write(&mut tail);
     let end = head.len() + blocks_len;

@@ -27,11 +27,14 @@ mod frame;
 mod options;
 mod pipeline;
 pub mod plan;
+mod stream;
 
 pub use error::{Error, ErrorKind};
 pub use frame::{
     FrameInfo, compress, compress_bound, compress_into, decompress, decompress_into, decompress_range, decompress_with, inspect,
 };
 pub use mithril_codec::{CodecError, Dtype, block, checksum, entropy};
+pub use mithril_format::frame::FrameHeader;
 pub use mithril_format::{FormatError, npy, safetensors};
 pub use options::{DecodeOptions, Effort, FrameOptions};
+pub use stream::{Decoder, Encoder};

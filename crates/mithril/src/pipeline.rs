@@ -17,11 +17,12 @@ pub(crate) fn blocks_bound(raw_len: usize, block_len: usize) -> usize {
     raw_len + n_blocks * (BlockHeader::len(true) + MAX_OVERHEAD)
 }
 
-/// Encodes all blocks of `source` to the front of `out`; returns their coded lengths. The caller has made room
-/// for `blocks_bound`.
+/// Encodes all blocks of `source`, of which `first_block` is the first, to the front of `out`; returns their coded
+/// lengths. The caller has made room for `blocks_bound`.
 pub(crate) fn encode_blocks(
     plan: &TensorPlan,
     header: &FrameHeader,
+    first_block: usize,
     source: &[u8],
     threads: usize,
     out: &mut [u8],
@@ -29,7 +30,7 @@ pub(crate) fn encode_blocks(
     let block_len = header.block_len as usize;
     let n_blocks = source.len().div_ceil(block_len);
     let threads = thread_count(threads, n_blocks);
-    let encoder = BlockEncoder { plan, header, source };
+    let encoder = BlockEncoder { plan, header, first_block, source };
     let mut trailer = Trailer { coded_lens: Vec::with_capacity(n_blocks), raw_len: source.len() as u64 };
     if threads == 1 {
         let mut at = 0;
@@ -70,6 +71,8 @@ fn with_scratch<T>(work: impl FnOnce(&mut Scratch) -> T) -> T {
 struct BlockEncoder<'a> {
     plan: &'a TensorPlan,
     header: &'a FrameHeader,
+    /// Number of the block that `source` starts with.
+    first_block: usize,
     source: &'a [u8],
 }
 
@@ -81,7 +84,7 @@ impl BlockEncoder<'_> {
         let end = (start + block_len).min(self.source.len());
         let raw = &self.source[start..end];
         let next = &self.source[end..(end + block_len).min(self.source.len())];
-        encode_one(self.plan, self.header, block_idx as u64, raw, next, scratch, out)
+        encode_one(self.plan, self.header, (self.first_block + block_idx) as u64, raw, next, scratch, out)
     }
 }
 
@@ -98,7 +101,7 @@ pub(crate) fn encode_one(
     let header_len = BlockHeader::len(header.checksums);
     // The checksum comes first: it brings the block into the cache for everything that follows.
     let sum = if header.checksums { checksum(raw) } else { 0 };
-    let place = Place { first_element: block_idx * header.block_units(), next };
+    let place = Place { first_byte: block_idx * u64::from(header.block_len), next };
     let len = encode_block(&plan.recipe, &header.shared, place, raw, scratch, &mut out[header_len..]);
     let coded_len = u32::try_from(len).expect("a coded block is at most one byte longer than a raw one");
     let raw_len = u32::try_from(raw.len()).expect("a block is at most 32 MiB");
@@ -164,11 +167,22 @@ pub(crate) fn decode_blocks(
     threads: usize,
 ) -> Result<(), FormatError> {
     let block_len = view.header().block_len as usize;
+    decode_each(first_block, block_len, out, threads, |block_idx, out, scratch| view.decode_block(block_idx, out, scratch))
+}
+
+/// Decodes blocks `first_block ..` by a function of their number, their place in `out` and scratch.
+pub(crate) fn decode_each(
+    first_block: usize,
+    block_len: usize,
+    out: &mut [u8],
+    threads: usize,
+    decode: impl Fn(usize, &mut [u8], &mut Scratch) -> Result<(), FormatError> + Sync,
+) -> Result<(), FormatError> {
     let threads = thread_count(threads, out.len().div_ceil(block_len));
     if threads == 1 {
         return with_scratch(|scratch| {
             let mut blocks = (first_block..).zip(out.chunks_mut(block_len));
-            blocks.try_for_each(|(block_idx, out)| view.decode_block(block_idx, out, scratch))
+            blocks.try_for_each(|(block_idx, out)| decode(block_idx, out, scratch))
         });
     }
     let work = Mutex::new((first_block..).zip(out.chunks_mut(block_len)));
@@ -179,7 +193,7 @@ pub(crate) fn decode_blocks(
                 let mut scratch = Scratch::new();
                 loop {
                     let Some((block_idx, out)) = work.lock().unwrap_or_else(PoisonError::into_inner).next() else { return };
-                    if let Err(error) = view.decode_block(block_idx, out, &mut scratch) {
+                    if let Err(error) = decode(block_idx, out, &mut scratch) {
                         let mut failure = failure.lock().unwrap_or_else(PoisonError::into_inner);
                         // The first damaged block is reported, whatever the order of the threads.
                         if failure.as_ref().is_none_or(|(earlier, _)| block_idx < *earlier) {

@@ -22,21 +22,23 @@ const FLAG_CODED_SIGN: u8 = 1 << 5;
 pub(super) fn block_rows(shared: &Shared, recipe: &FieldRecipe, place: Place<'_>, len: usize, scratch: &mut Scratch) -> Vec<u32> {
     let mut rows = std::mem::take(&mut scratch.rows);
     rows.clear();
-    let n = len / usize::from(recipe.layout.width);
-    if let Ok(range) = rows_of(shared, place.first_element, n) {
+    let width = usize::from(recipe.layout.width);
+    let n = len / width;
+    if let Ok(range) = rows_of(shared, place.first_byte, width, n) {
         rows.extend(range);
     }
     rows
 }
 
-/// Rows that `n` elements from `first_element` fill.
-fn rows_of(shared: &Shared, first_element: u64, n: usize) -> Result<std::ops::Range<u32>, CodecError> {
+/// Rows that `n` elements from `first_byte` fill.
+fn rows_of(shared: &Shared, first_byte: u64, width: usize, n: usize) -> Result<std::ops::Range<u32>, CodecError> {
     let Some(row_len) = shared.row_len() else { return Ok(0..0) };
     let misplaced = CodecError::corrupt("block does not hold whole rows");
-    if !n.is_multiple_of(row_len) || !first_element.is_multiple_of(row_len as u64) {
+    let row_bytes = (row_len * width) as u64;
+    if !n.is_multiple_of(row_len) || !first_byte.is_multiple_of(row_bytes) {
         return Err(misplaced);
     }
-    let first = u32::try_from(first_element / row_len as u64).map_err(|_| misplaced.clone())?;
+    let first = u32::try_from(first_byte / row_bytes).map_err(|_| misplaced.clone())?;
     let n_rows = u32::try_from(n / row_len).map_err(|_| misplaced.clone())?;
     Ok(first..first.checked_add(n_rows).ok_or(misplaced)?)
 }
@@ -89,7 +91,7 @@ pub(super) fn decode(
     data: &[u8],
     len: usize,
     shared: &Shared,
-    first_element: u64,
+    first_byte: u64,
     rows: Option<&[u32]>,
     out: &mut [u8],
     scratch: &mut Scratch,
@@ -107,7 +109,7 @@ pub(super) fn decode(
     let rows = match rows {
         Some(rows) => rows,
         None => {
-            next_rows.extend(rows_of(shared, first_element, n).unwrap_or(0..0));
+            next_rows.extend(rows_of(shared, first_byte, width, n).unwrap_or(0..0));
             &next_rows
         }
     };

@@ -29,8 +29,8 @@ pub const MAX_OVERHEAD: usize = 1;
 /// Where a block lies in its tensor, and what comes after it.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Place<'a> {
-    /// Number of the block's first element in the tensor.
-    pub first_element: u64,
+    /// Where the block's first byte lies in the tensor.
+    pub first_byte: u64,
     /// The bytes that will be encoded next, if they are at hand: kernels bring them into the cache.
     pub next: &'a [u8],
 }
@@ -117,7 +117,7 @@ pub fn decode_block(
     data: &[u8],
     len: usize,
     shared: &Shared,
-    first_element: u64,
+    first_byte: u64,
     out: &mut [u8],
     scratch: &mut Scratch,
 ) -> Result<(), CodecError> {
@@ -133,11 +133,11 @@ pub fn decode_block(
             Ok(())
         }
         kind::CONSTANT => fill_constant(cursor.rest(), out),
-        kind::FIELDS => fields::decode(data, len, shared, first_element, None, out, scratch),
+        kind::FIELDS => fields::decode(data, len, shared, first_byte, None, out, scratch),
         kind::PLANES => planes::decode(cursor, out, scratch),
         kind::PALETTE => palette::decode(cursor, out),
         kind::SPARSE => sparse::decode(cursor, out, scratch),
-        kind::ROWS => rows::decode(cursor, shared, first_element, out, scratch),
+        kind::ROWS => rows::decode(cursor, shared, first_byte, out, scratch),
         id => Err(CodecError::Unsupported { what: "block kind", id: u32::from(id) }),
     }
 }

@@ -67,7 +67,7 @@ pub(super) fn encode(
 pub(super) fn decode(
     mut cursor: Cursor<'_>,
     shared: &Shared,
-    first_element: u64,
+    first_byte: u64,
     out: &mut [u8],
     scratch: &mut Scratch,
 ) -> Result<(), CodecError> {
@@ -76,8 +76,8 @@ pub(super) fn decode(
     if !matches!(width, 1 | 2 | 4 | 8) || row_len == 0 || !out.len().is_multiple_of(row_len * width) {
         return Err(CodecError::corrupt("rows of a block"));
     }
-    let first_row = u32::try_from(first_element / row_len as u64).map_err(|_| CodecError::corrupt("rows of a block"))?;
     let row_bytes = row_len * width;
+    let first_row = u32::try_from(first_byte / row_bytes as u64).map_err(|_| CodecError::corrupt("rows of a block"))?;
     let n_rows = out.len() / row_bytes;
     let mut masks = vec![0; n_rows.div_ceil(MASKED)];
     stream::decode_into(&mut cursor, &mut masks)?;

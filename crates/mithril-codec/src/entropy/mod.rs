@@ -5,3 +5,12 @@ pub mod lz;
 pub mod rans12;
 pub mod rans8;
 pub(crate) mod stream;
+
+/// The binary logarithm of a count in 65536ths of a bit, by integers alone: what planners compare must not depend on a
+/// machine's mathematics library. Zero counts as one.
+pub fn log2_65536ths(count: u64) -> u64 {
+    let count = count.max(1);
+    let shift = (64 - count.leading_zeros()).saturating_sub(12);
+    let mantissa = u16::try_from(count >> shift).unwrap_or(4095);
+    u64::from(rans12::log2_65536ths(mantissa)) + (u64::from(shift) << 16)
+}

@@ -133,24 +133,24 @@ impl FrameHeader {
             checksums: has(frame_flags::CHECKSUMS),
             shared,
         };
-        header.check_shape()?;
+        if let Some(raw_len) = header.raw_len {
+            header.check_shape(raw_len)?;
+        }
         Ok((header, len))
     }
 
-    /// The shape must describe exactly the raw bytes.
-    fn check_shape(&self) -> Result<(), FormatError> {
-        let (Some(shape), Some(raw_len)) = (&self.shape, self.raw_len) else { return Ok(()) };
+    /// The shape, if there is one, must describe exactly the raw bytes.
+    ///
+    /// # Errors
+    /// When it does not.
+    pub fn check_shape(&self, raw_len: u64) -> Result<(), FormatError> {
+        let Some(shape) = &self.shape else { return Ok(()) };
         let n_elements = shape.iter().try_fold(1u64, |n, &dimension| n.checked_mul(dimension));
         if n_elements.and_then(|n| self.dtype.len_of(n)) == Some(raw_len) {
             Ok(())
         } else {
             Err(FormatError::Corrupt { what: "shape and raw length do not agree", offset: FIXED_LEN as u64 })
         }
-    }
-
-    /// Elements (or units of several small ones) of a full block.
-    pub fn block_units(&self) -> u64 {
-        self.block_len as u64 / self.dtype.unit_len() as u64
     }
 }
 

@@ -59,6 +59,7 @@ impl<'a> FrameView<'a> {
         if trailer.raw_len != raw_offset || header.raw_len.is_some_and(|len| len != raw_offset) {
             return Err(FormatError::Corrupt { what: "raw lengths do not agree", offset: end as u64 });
         }
+        header.check_shape(raw_offset)?;
         Ok(Self { frame, header, blocks, raw_len: raw_offset })
     }
 
@@ -111,8 +112,8 @@ pub fn decode_checked(
     out: &mut [u8],
     scratch: &mut Scratch,
 ) -> Result<(), FormatError> {
-    let first_element = block_idx * header.block_units();
-    decode_block(data, block.coded_len as usize, &header.shared, first_element, out, scratch)
+    let first_byte = block_idx * u64::from(header.block_len);
+    decode_block(data, block.coded_len as usize, &header.shared, first_byte, out, scratch)
         .map_err(|source: CodecError| FormatError::Block { block_idx, offset, source })?;
     if header.checksums {
         let actual = checksum(out);

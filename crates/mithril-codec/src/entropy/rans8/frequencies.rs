@@ -42,7 +42,7 @@ impl Frequencies {
             let mut best: Option<(usize, (u64, u64))> = None;
             for (symbol, (&f, &count)) in freq.iter().zip(counts).enumerate() {
                 let change = if sum > TOTAL {
-                    (f > 1).then_some((u64::from(count), u64::from(2 * f - 1)))
+                    (f > 1).then(|| (u64::from(count), u64::from(2 * f - 1)))
                 } else {
                     // The most gainful addition comes first, so the fraction is turned over.
                     (f > 0 && f < TOTAL - 1).then_some((u64::from(2 * f + 1), u64::from(count).max(1)))

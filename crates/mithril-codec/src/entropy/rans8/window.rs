@@ -72,6 +72,27 @@ impl Window {
         Self { offset, frequencies: Frequencies::from_counts(&counts) }
     }
 
+    /// The window that codes these counts of 256 values best.
+    pub fn of_counts(counts: &[u32; 256]) -> Self {
+        let offset = first_of_best_sixteen(counts);
+        let mut window = [0; 16];
+        window.copy_from_slice(&counts[usize::from(offset)..][..16]);
+        Self::from_counts(offset, window)
+    }
+
+    /// Bits that these counts of 256 values cost in this window, in 256ths; escapes included, at `escape_bits` each.
+    pub fn cost_bits(&self, counts: &[u32; 256], escape_bits: u64) -> u64 {
+        let escaped = u64::from(8 - (self.frequencies.bytes()[usize::from(self.escape_symbol())].ilog2())) + escape_bits;
+        (0u8..).zip(counts).fold(0, |total, (value, &count)| {
+            let freq = self.frequencies.bytes().get(usize::from(value.wrapping_sub(self.offset)));
+            let bits = match freq {
+                Some(&freq) if freq > 0 => (u64::from(8u32 << 16) - super::super::log2_65536ths(u64::from(freq))) >> 8,
+                _ => escaped << 8,
+            };
+            total + bits * u64::from(count)
+        })
+    }
+
     /// The symbol that escapes are coded as: the most frequent, the first of equals.
     pub(crate) fn escape_symbol(&self) -> u8 {
         let freq = self.frequencies.bytes();

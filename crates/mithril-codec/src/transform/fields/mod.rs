@@ -115,7 +115,7 @@ impl FieldSplit {
     }
 
     /// Bits of the coded field.
-    pub(crate) fn top_bits(&self) -> u32 {
+    pub fn top_bits(&self) -> u32 {
         self.width() * 8 - u32::from(self.layout.sign) - self.top_shift()
     }
 
@@ -143,7 +143,7 @@ impl FieldSplit {
     }
 
     /// The coded field of one element.
-    pub(crate) fn top(&self, element: u64) -> u64 {
+    pub fn top(&self, element: u64) -> u64 {
         let magnitude_bits = self.width() * 8 - u32::from(self.layout.sign);
         let flip = if self.layout.flip { 1 << (self.width() * 8 - 1) } else { 0 };
         ((element ^ flip) & low_mask(magnitude_bits)) >> self.top_shift()
@@ -162,6 +162,21 @@ impl FieldSplit {
             Order::Natural => position,
             Order::Packed => position / VECTOR * VECTOR + byte_order(self.layout.width)[position % VECTOR],
         }
+    }
+}
+
+/// The plane alone: for every element its coded field less the base, or 255 where that does not fit. In natural
+/// order; planners take histograms of it. `rest` is a buffer to reuse between calls.
+///
+/// # Panics
+/// When the plane has not one byte per element, or the order is packed.
+pub fn top_plane(split: &FieldSplit, source: &[u8], plane: &mut [u8], rest: &mut Vec<u8>) {
+    const CHUNK: usize = 16 * TILE;
+    let width = usize::from(split.layout.width);
+    assert!(plane.len() == source.len() / width && split.order == Order::Natural);
+    rest.resize(split.rest_len(CHUNK), 0);
+    for (source, plane) in source.chunks(CHUNK * width).zip(plane.chunks_mut(CHUNK)) {
+        split_tiles(split, source, plane, &mut rest[..split.rest_len(plane.len())]);
     }
 }
 

@@ -1,0 +1,266 @@
+//! Classes of rows and columns whose tables code the top fields in the fewest bits.
+//!
+//! Rows start in four classes by the quantiles of their mean field, columns likewise. At `max` they then move, in a few
+//! rounds, to the class whose table codes them best (Lloyd's iteration on code length), rows and columns in turn.
+
+use super::grid::{Grid, Matrix};
+use crate::options::Effort;
+use mithril_codec::Contexts;
+use mithril_codec::block::{FieldRecipe, SymbolCoder, SymbolTables};
+use mithril_codec::entropy::rans8::Window;
+use mithril_codec::entropy::{log2_65536ths, rans12};
+
+/// Classes of rows, and of columns. More pay only for embeddings of more than ten million weights.
+const N_CLASSES: usize = 4;
+
+/// Bits that an escape costs beside its symbol: position and field.
+const ESCAPE_BITS: u64 = 26;
+
+/// A way to code the top fields of a tensor, and what it costs.
+pub(super) struct Model {
+    pub(super) recipe: FieldRecipe,
+    pub(super) matrix: Matrix,
+    /// Contexts and their tables; none when every block has its own.
+    pub(super) symbols: Option<(Contexts, SymbolTables)>,
+    /// Bits of all fields, raw rest, tables and classes.
+    pub(super) cost: u64,
+}
+
+/// All models of one view: without classes, by row, by column, by both.
+pub(super) fn models(source: &[u8], recipe: &FieldRecipe, matrix: Matrix, effort: Effort) -> Vec<Model> {
+    let search = Search { recipe, matrix, rest_bits: rest_bits(recipe) };
+    let by_row = Grid::of_rows(source, recipe, matrix, effort);
+    let none = Classes { rows: vec![0; matrix.n_rows], columns: vec![0; matrix.row_len] };
+    let mut models = vec![search.own_tables(&by_row)];
+    if matrix.row_len < 16 || matrix.n_rows < 16 {
+        return models;
+    }
+    let by_column = Grid::of_columns(source, recipe, matrix, effort);
+    let rounds = if effort == Effort::Max { 4 } else { 1 };
+    let rows = quantile_classes(&row_means(&by_row));
+    let columns = quantile_classes(&column_means(&by_column));
+    let mut row = Classes { rows, columns: none.columns.clone() };
+    let mut column = Classes { rows: none.rows.clone(), columns };
+    for _ in 0..rounds {
+        search.move_rows(&by_row, &mut row);
+        search.move_columns(&by_column, &mut column);
+    }
+    let mut both = Classes { rows: row.rows.clone(), columns: column.columns.clone() };
+    models.push(search.shared_tables(&by_row, row));
+    models.push(search.shared_tables(&by_column, column));
+    for _ in 0..rounds {
+        search.move_rows(&by_row, &mut both);
+        search.move_columns(&by_column, &mut both);
+    }
+    models.push(search.shared_tables(&by_row, both));
+    models
+}
+
+/// One class for everything: a table that all blocks share.
+pub(super) fn one_class(source: &[u8], recipe: &FieldRecipe, matrix: Matrix) -> (Contexts, SymbolTables) {
+    let search = Search { recipe, matrix, rest_bits: rest_bits(recipe) };
+    let grid = Grid::of_rows(source, recipe, matrix, Effort::Balanced);
+    let classes = Classes { rows: vec![0; matrix.n_rows], columns: vec![0; matrix.row_len] };
+    let tables = search.tables(&search.counts(&grid, &classes));
+    (Contexts::new(classes.rows, classes.columns), tables)
+}
+
+fn rest_bits(recipe: &FieldRecipe) -> u64 {
+    u64::from(recipe.layout.mantissa - recipe.joint) + u64::from(recipe.layout.sign)
+}
+
+/// Class of every row and column.
+#[derive(Clone)]
+struct Classes {
+    rows: Vec<u8>,
+    columns: Vec<u8>,
+}
+
+impl Classes {
+    fn n_row_classes(&self) -> usize {
+        self.rows.iter().copied().max().map_or(1, |class| usize::from(class) + 1)
+    }
+
+    fn n_column_classes(&self) -> usize {
+        self.columns.iter().copied().max().map_or(1, |class| usize::from(class) + 1)
+    }
+}
+
+struct Search<'a> {
+    recipe: &'a FieldRecipe,
+    matrix: Matrix,
+    rest_bits: u64,
+}
+
+impl Search<'_> {
+    fn n(&self) -> u64 {
+        (self.matrix.n_rows * self.matrix.row_len) as u64
+    }
+
+    /// Histograms by context, over a grid.
+    fn counts(&self, grid: &Grid, classes: &Classes) -> Vec<[u32; 256]> {
+        let n_columns = classes.n_column_classes();
+        let mut counts = vec![[0; 256]; classes.n_row_classes() * n_columns];
+        for (row, cells) in grid.rows() {
+            let first = usize::from(classes.rows[row]) * n_columns;
+            for (cell, &field) in cells.iter().enumerate() {
+                let column = grid.column(row, cell, self.matrix);
+                counts[first + usize::from(classes.columns[column])][usize::from(field)] += 1;
+            }
+        }
+        counts
+    }
+
+    /// The model without classes: a table per block, of which the counts of everything are a fair picture.
+    fn own_tables(&self, grid: &Grid) -> Model {
+        let mut counts = [0; 256];
+        grid.cells.iter().for_each(|&field| counts[usize::from(field)] += 1);
+        let bits = self.coded_bits(&counts);
+        let cost = self.scale(bits, grid) + self.n() * self.rest_bits + self.n() / 65536 * 8 * 320;
+        Model { recipe: *self.recipe, matrix: self.matrix, symbols: None, cost }
+    }
+
+    fn shared_tables(&self, grid: &Grid, classes: Classes) -> Model {
+        let counts = self.counts(grid, &classes);
+        let bits = counts.iter().map(|counts| self.coded_bits(counts)).sum();
+        let tables = self.tables(&counts);
+        let tables_len = match &tables {
+            SymbolTables::Rans12(tables, _) => tables.iter().map(rans12::FrequencyTable::coded_len).sum(),
+            _ => 17 * counts.len(),
+        };
+        let listed = |classes: &[u8]| if classes.iter().all(|&class| class == 0) { 16 } else { 2 * classes.len() + 256 };
+        let side = 8 * tables_len + listed(&classes.rows) + listed(&classes.columns) + self.n() as usize / 131_072 * 8 * 320;
+        let cost = self.scale(bits, grid) + self.n() * self.rest_bits + side as u64;
+        let symbols = Some((Contexts::new(classes.rows, classes.columns), tables));
+        Model { recipe: *self.recipe, matrix: self.matrix, symbols, cost }
+    }
+
+    /// From 256ths of a bit over the grid to bits over the tensor.
+    fn scale(&self, bits: u64, grid: &Grid) -> u64 {
+        let cells = grid.cells.len().max(1) as u128;
+        u64::try_from(u128::from(bits) * u128::from(self.n()) / cells / 256).unwrap_or(u64::MAX)
+    }
+
+    /// What fields with these counts cost in their best table, in 256ths of a bit.
+    fn coded_bits(&self, counts: &[u32; 256]) -> u64 {
+        match self.recipe.coder {
+            SymbolCoder::Rans12 => rans12::FrequencyTable::from_counts(counts).map_or(0, |table| table.cost_bits(counts)),
+            _ => Window::of_counts(counts).cost_bits(counts, ESCAPE_BITS),
+        }
+    }
+
+    fn tables(&self, counts: &[[u32; 256]]) -> SymbolTables {
+        match self.recipe.coder {
+            SymbolCoder::Rans12 => SymbolTables::rans12(counts.iter().map(wide_table).collect()),
+            _ => SymbolTables::Rans8(counts.iter().map(Window::of_counts).collect()),
+        }
+    }
+
+    /// Moves every row to the class that codes it in the fewest bits.
+    fn move_rows(&self, grid: &Grid, classes: &mut Classes) {
+        let n_columns = classes.n_column_classes();
+        let lengths = code_lengths(&self.counts(grid, classes), n_columns, Side::Rows);
+        let mut moved = classes.rows.clone();
+        for (row, cells) in grid.rows() {
+            let mut costs = [0u32; N_CLASSES];
+            for (cell, &field) in cells.iter().enumerate() {
+                let column = classes.columns[grid.column(row, cell, self.matrix)];
+                add(&mut costs, &lengths[usize::from(column) * 256 + usize::from(field)]);
+            }
+            moved[row] = cheapest(&costs);
+        }
+        classes.rows = moved;
+    }
+
+    /// Moves every column to the class that codes it in the fewest bits.
+    fn move_columns(&self, grid: &Grid, classes: &mut Classes) {
+        let n_columns = classes.n_column_classes();
+        let lengths = code_lengths(&self.counts(grid, classes), n_columns, Side::Columns);
+        let mut costs = vec![[0u32; N_CLASSES]; self.matrix.row_len];
+        for (row, cells) in grid.rows() {
+            let first = usize::from(classes.rows[row]) * 256;
+            for (costs, &field) in costs.iter_mut().zip(cells) {
+                add(costs, &lengths[first + usize::from(field)]);
+            }
+        }
+        classes.columns = costs.iter().map(cheapest).collect();
+    }
+}
+
+/// A table for counts; a context that never occurs gets any.
+fn wide_table(counts: &[u32; 256]) -> rans12::FrequencyTable {
+    let mut any = [0; 256];
+    any[0] = 1;
+    let table = rans12::FrequencyTable::from_counts(counts).or_else(|| rans12::FrequencyTable::from_counts(&any));
+    table.expect("one count is not zero")
+}
+
+#[inline]
+fn add(costs: &mut [u32; N_CLASSES], lengths: &[u32; N_CLASSES]) {
+    for (cost, length) in costs.iter_mut().zip(lengths) {
+        *cost = cost.saturating_add(*length);
+    }
+}
+
+fn cheapest(costs: &[u32; N_CLASSES]) -> u8 {
+    (0u8..).zip(costs).min_by_key(|&(_, cost)| cost).map_or(0, |(class, _)| class)
+}
+
+/// Which side moves.
+#[derive(Clone, Copy, PartialEq)]
+enum Side {
+    Rows,
+    Columns,
+}
+
+/// Code length of every field in every class of the moving side, for each class of the other: entry
+/// `256 * other + field` holds one length per class, in 256ths of a bit.
+fn code_lengths(counts: &[[u32; 256]], n_columns: usize, moving: Side) -> Vec<[u32; N_CLASSES]> {
+    let n_rows = counts.len() / n_columns;
+    let (n_moving, n_other) = if moving == Side::Rows { (n_rows, n_columns) } else { (n_columns, n_rows) };
+    let mut all = [0u64; 256];
+    counts.iter().for_each(|counts| all.iter_mut().zip(counts).for_each(|(all, &count)| *all += u64::from(count)));
+    let all_total: u64 = all.iter().sum::<u64>().max(1);
+    let mut lengths = vec![[u32::MAX; N_CLASSES]; 256 * n_other];
+    for other in 0..n_other {
+        for class in 0..n_moving {
+            let context = if moving == Side::Rows { class * n_columns + other } else { other * n_columns + class };
+            let total: u64 = counts[context].iter().map(|&count| u64::from(count)).sum::<u64>().max(1);
+            for field in 0..256 {
+                // A fiftieth of everything keeps a class open to what it has not seen yet.
+                let own = (u64::from(counts[context][field]) << 20) / total;
+                let share = own + (all[field] << 20) / all_total / 50 + 1;
+                let bits = log2_65536ths((1 << 20) + (1 << 20) / 50 + 256) - log2_65536ths(share);
+                lengths[256 * other + field][class] = u32::try_from(bits >> 8).unwrap_or(u32::MAX);
+            }
+        }
+    }
+    lengths
+}
+
+/// Mean field of every row, in 256ths.
+fn row_means(grid: &Grid) -> Vec<u64> {
+    grid.rows().map(|(_, cells)| cells.iter().map(|&field| u64::from(field)).sum::<u64>() * 256 / cells.len().max(1) as u64).collect()
+}
+
+/// Mean field of every column, as a sum: all columns have equally many cells.
+fn column_means(grid: &Grid) -> Vec<u64> {
+    let mut sums = vec![0; grid.n_columns];
+    for (_, cells) in grid.rows() {
+        sums.iter_mut().zip(cells).for_each(|(sum, &field)| *sum += u64::from(field));
+    }
+    sums
+}
+
+/// Classes of equally many members by rank.
+pub(super) fn quantile_classes(means: &[u64]) -> Vec<u8> {
+    quantiles(means, N_CLASSES)
+}
+
+/// Classes by rank; equal means share a class.
+pub(super) fn quantiles(means: &[u64], n_classes: usize) -> Vec<u8> {
+    let mut sorted = means.to_vec();
+    sorted.sort_unstable();
+    let bounds: Vec<u64> = (1..n_classes).map(|class| sorted.get(class * sorted.len() / n_classes).copied().unwrap_or(0)).collect();
+    means.iter().map(|mean| u8::try_from(bounds.partition_point(|bound| bound <= mean)).unwrap_or(0)).collect()
+}

@@ -1,0 +1,136 @@
+//! A tensor seen as a matrix, and samples of its coded fields by row and by column.
+
+use crate::options::Effort;
+use mithril_codec::MAX_LISTED;
+use mithril_codec::block::FieldRecipe;
+use mithril_codec::transform::fields::{FieldSplit, Order, top_plane};
+
+/// A way to see a tensor as rows of equal length.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Matrix {
+    pub(super) n_rows: usize,
+    pub(super) row_len: usize,
+}
+
+/// Rows of more elements do not fit a block.
+const MAX_ROW_LEN: usize = 1 << 20;
+
+/// Elements that are split at a time.
+const ROWS_BATCH: usize = 1 << 14;
+
+/// Fields that a search looks at: in one grid all rows and some columns, in the other the reverse.
+const fn max_cells(effort: Effort) -> usize {
+    match effort {
+        Effort::Fast | Effort::Balanced => 1 << 19,
+        Effort::Max => 1 << 22,
+    }
+}
+
+impl Matrix {
+    /// The views of a shape: outermost dimension against the others, and for convolutions all but the kernel against
+    /// the kernel. Where no shape is known, `max` tries short rows.
+    pub(super) fn views(n: usize, shape: Option<&[u64]>, effort: Effort) -> Vec<Self> {
+        let mut row_lens = Vec::new();
+        if let Some(shape) = shape.filter(|shape| shape.len() >= 2) {
+            let inner = |from: usize| shape[from..].iter().product::<u64>();
+            row_lens.push(inner(1));
+            if shape.len() > 2 {
+                row_lens.push(inner(2));
+                row_lens.push(inner(shape.len() - 1));
+            }
+        } else if effort == Effort::Max {
+            row_lens.extend([16, 64, 256]);
+        }
+        let mut views: Vec<Self> = Vec::new();
+        for row_len in row_lens {
+            let Ok(row_len) = usize::try_from(row_len) else { continue };
+            let fits = (1..=MAX_ROW_LEN).contains(&row_len) && n.is_multiple_of(row_len);
+            if fits && n / row_len <= MAX_LISTED && !views.iter().any(|view| view.row_len == row_len) {
+                views.push(Self { n_rows: n / row_len, row_len });
+            }
+        }
+        views
+    }
+}
+
+/// Coded fields of some rows and columns.
+pub(super) struct Grid {
+    /// Which rows; all when the step is one.
+    pub(super) row_step: usize,
+    /// Which columns.
+    pub(super) column_step: usize,
+    /// Columns per row of the grid.
+    pub(super) n_columns: usize,
+    /// Row by row.
+    pub(super) cells: Vec<u8>,
+}
+
+impl Grid {
+    /// All rows, with as many columns as the effort allows.
+    pub(super) fn of_rows(source: &[u8], recipe: &FieldRecipe, matrix: Matrix, effort: Effort) -> Self {
+        let columns = (max_cells(effort) / matrix.n_rows).max(8);
+        Self::build(source, recipe, matrix, 1, matrix.row_len.div_ceil(columns))
+    }
+
+    /// All columns, with as many rows as the effort allows.
+    pub(super) fn of_columns(source: &[u8], recipe: &FieldRecipe, matrix: Matrix, effort: Effort) -> Self {
+        let rows = (max_cells(effort) / matrix.row_len).max(8);
+        Self::build(source, recipe, matrix, matrix.n_rows.div_ceil(rows), 1)
+    }
+
+    fn build(source: &[u8], recipe: &FieldRecipe, matrix: Matrix, row_step: usize, column_step: usize) -> Self {
+        let split = FieldSplit {
+            joint: recipe.joint,
+            base: recipe.base,
+            ..FieldSplit::plain(recipe.layout, Order::Natural)
+        };
+        let row_bytes = matrix.row_len * usize::from(recipe.layout.width);
+        let n_columns = matrix.row_len.div_ceil(column_step);
+        // Rows are split several at a time, where all of them are looked at: kernels like long inputs.
+        let batch = if row_step == 1 { (ROWS_BATCH / matrix.row_len).max(1) } else { 1 };
+        let (mut plane, mut rest) = (vec![0; batch * matrix.row_len], Vec::new());
+        let mut cells = Vec::with_capacity(matrix.n_rows.div_ceil(row_step) * n_columns);
+        for (at, rows) in source.chunks(batch * row_bytes).enumerate().step_by(row_step) {
+            let plane = &mut plane[..rows.len() / row_bytes * matrix.row_len];
+            top_plane(&split, &rows[..rows.len() / row_bytes * row_bytes], plane, &mut rest);
+            for (row, fields) in (at * batch..).zip(plane.chunks_exact(matrix.row_len)) {
+                if column_step == 1 {
+                    cells.extend_from_slice(fields);
+                } else {
+                    // Sampled columns start at another one in each row, so that all of them are seen.
+                    let first = row % column_step;
+                    cells.extend((0..n_columns).map(|cell| fields[(cell * column_step + first).min(matrix.row_len - 1)]));
+                }
+            }
+        }
+        Self { row_step, column_step, n_columns, cells }
+    }
+
+    /// The column of a cell in the matrix.
+    pub(super) fn column(&self, row: usize, cell: usize, matrix: Matrix) -> usize {
+        let first = if self.column_step == 1 { 0 } else { row % self.column_step };
+        (cell * self.column_step + first).min(matrix.row_len - 1)
+    }
+
+    /// Rows of the grid, with the row of the matrix that each is.
+    pub(super) fn rows(&self) -> impl Iterator<Item = (usize, &[u8])> {
+        self.cells.chunks_exact(self.n_columns).enumerate().map(|(row, cells)| (row * self.row_step, cells))
+    }
+}
+
+/// Whether some rows have dead low bits that the others have not.
+pub(super) fn has_dead_rows(source: &[u8], width: usize, matrix: Matrix) -> bool {
+    let rows = source.chunks_exact(matrix.row_len * width);
+    let dead = |row: &[u8]| {
+        let mut seen = 0;
+        for element in row.chunks_exact(width) {
+            seen |= u32::from_le_bytes([element[0], element[1], element[2], element[3]]);
+            if seen & 15 != 0 {
+                return false;
+            }
+        }
+        true
+    };
+    let n_dead = rows.clone().filter(|row| dead(row)).count();
+    n_dead > 0 && n_dead < matrix.n_rows
+}

@@ -1,0 +1,97 @@
+//! What a few elements tell about a tensor: zeros, few distinct values, repeats, and where the exponents lie.
+
+use mithril_codec::block::{FieldRecipe, SymbolCoder};
+use mithril_codec::transform::fields::{FieldSplit, Layout, Order};
+
+/// Elements looked at.
+const SAMPLED: usize = 256;
+
+/// Counts over a sample of elements.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(super) struct Sample {
+    n: usize,
+    zeros: usize,
+    distinct: usize,
+    repeats: usize,
+}
+
+impl Sample {
+    /// Looks at 256 elements spread over the data, and at one piece of 4 KiB.
+    pub(super) fn of(source: &[u8], width: usize) -> Self {
+        let n = source.len() / width;
+        let mut sample = Self { n: n.min(SAMPLED), ..Self::default() };
+        if n < SAMPLED {
+            return sample;
+        }
+        // One bit per hash: fewer bits set than elements means equal elements.
+        let mut seen = [0u64; 64];
+        for i in 0..SAMPLED {
+            // A step that is no multiple of a power of two does not follow the columns of a matrix.
+            let at = (i * (n / SAMPLED) + i * 37 % (n / SAMPLED)).min(n - 1);
+            let element = read(source, width, at);
+            sample.zeros += usize::from(element == 0);
+            let hash = hash(element) >> 52;
+            sample.distinct += usize::from(seen[hash as usize / 64] >> (hash % 64) & 1 == 0);
+            seen[hash as usize / 64] |= 1 << (hash % 64);
+        }
+        let piece = &source[source.len() / 2 / 16 * 16..];
+        let mut windows = [0u64; 1024];
+        for window in piece[..piece.len().min(4096)].windows(8).step_by(4) {
+            let window = read(window, 8, 0);
+            let slot = &mut windows[(hash(window) >> 54) as usize];
+            sample.repeats += usize::from(*slot == window);
+            *slot = window;
+        }
+        sample
+    }
+
+    /// Enough zeros for a sparse block to pay: one mask bit per element against all bits of a zero.
+    pub(super) fn is_sparse(&self) -> bool {
+        self.zeros * 8 > self.n && self.n >= SAMPLED
+    }
+
+    /// So few distinct values that a palette may hold them.
+    pub(super) fn has_few_values(&self) -> bool {
+        self.n >= SAMPLED && self.distinct * 2 < self.n
+    }
+
+    /// Enough repeats in a piece for a compressor to be tried.
+    pub(super) fn has_repeats(&self) -> bool {
+        self.repeats * 8 > 1024 && self.zeros * 2 < self.n
+    }
+}
+
+fn hash(value: u64) -> u64 {
+    value.wrapping_mul(0x9E37_79B9_7F4A_7C15)
+}
+
+pub(super) fn read(source: &[u8], width: usize, at: usize) -> u64 {
+    let mut word = [0; 8];
+    word[..width].copy_from_slice(&source[at * width..][..width]);
+    u64::from_le_bytes(word)
+}
+
+/// The base of a plane, from the largest coded fields of a sample: small values matter least when they escape.
+pub(super) fn base(source: &[u8], layout: Layout, joint: u8) -> u16 {
+    let split = FieldSplit { joint, ..FieldSplit::plain(layout, Order::Natural) };
+    if split.top_bits() <= 8 {
+        return 0;
+    }
+    let width = usize::from(layout.width);
+    let n = source.len() / width;
+    let step = (n / 4096).max(1);
+    let infinite = (1 << split.top_bits()) - (1 << joint);
+    let tops = (0..n).step_by(step).map(|at| split.top(read(source, width, at))).filter(|&top| top < infinite);
+    let highest = tops.max().unwrap_or(255);
+    u16::try_from((highest + (8 << joint)).saturating_sub(255)).unwrap_or(u16::MAX)
+}
+
+/// The layouts for 256 symbols: whole bytes, or exponents with some mantissa bits.
+pub(super) fn wide_fields(source: &[u8], layout: Layout) -> Vec<FieldRecipe> {
+    if layout.width == 1 {
+        let layout = Layout { width: 1, mantissa: 0, sign: false, flip: false };
+        return vec![FieldRecipe { layout, joint: 0, base: 0, coder: SymbolCoder::Rans12 }];
+    }
+    let recipe = |joint: u8| FieldRecipe { layout, joint, base: base(source, layout, joint), coder: SymbolCoder::Rans12 };
+    vec![recipe(2)]
+}

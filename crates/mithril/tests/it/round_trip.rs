@@ -1,0 +1,151 @@
+//! Whatever goes in comes out, bit for bit: every dtype, effort, content and odd length.
+
+use crate::samples::{PATTERNS, pattern};
+use crate::stream::{decode_stream, encode_stream};
+use mithril::{DecodeOptions, Dtype, Effort, FrameOptions, compress, compress_bound, compress_into, decompress};
+use proptest::prelude::*;
+
+const EFFORTS: [Effort; 3] = [Effort::Fast, Effort::Balanced, Effort::Max];
+
+/// Compresses and decompresses by every way there is.
+fn check(raw: &[u8], options: &FrameOptions) {
+    let what = || format!("{} bytes of {}, {options:?}", raw.len(), options.dtype.name());
+    let frame = compress(raw, options).unwrap();
+    assert!(frame.len() <= compress_bound(raw.len(), options), "{}", what());
+    assert!(decompress(&frame).unwrap() == raw, "{}", what());
+    let mut into = vec![0xee; compress_bound(raw.len(), options)];
+    let len = compress_into(raw, options, &mut into).unwrap();
+    assert!(into[..len] == frame, "{}", what());
+    let mut out = vec![0xee; raw.len()];
+    mithril::decompress_into(&frame, &mut out, &DecodeOptions::default()).unwrap();
+    assert!(out == raw, "{}", what());
+    assert!(decode_stream(&frame).unwrap() == raw, "{}", what());
+    let info = mithril::inspect(&frame).unwrap();
+    assert_eq!((info.raw_len, info.dtype, &info.shape), (raw.len() as u64, options.dtype, &options.shape));
+}
+
+/// A shape of several dimensions for that many bytes, if there is one.
+fn shape_of(dtype: Dtype, len: usize, columns: u64) -> Option<Vec<u64>> {
+    let bits = 8 * len as u64;
+    let n = bits / u64::from(dtype.bits());
+    let whole = n * u64::from(dtype.bits()) == bits;
+    (whole && n.is_multiple_of(columns)).then(|| vec![n / columns, columns])
+}
+
+fn dtypes() -> impl Strategy<Value = Dtype> {
+    (0..Dtype::ALL.len()).prop_map(|at| Dtype::ALL[at])
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 400, failure_persistence: None, rng_seed: proptest::test_runner::RngSeed::Fixed(1), ..ProptestConfig::default() })]
+
+    #[test]
+    fn any_data_comes_back(
+        dtype in dtypes(),
+        effort in 0..3usize,
+        content in 0..PATTERNS.len(),
+        len in prop_oneof![0..40usize, 0..5000usize, 30_000..140_000usize],
+        seed in any::<u64>(),
+        shaped in any::<bool>(),
+        columns in prop_oneof![Just(1u64), Just(3), Just(16), Just(64), Just(100)],
+        checksum in any::<bool>(),
+    ) {
+        // Lengths with a shape are whole rows.
+        let row_len = columns as usize * dtype.bits() as usize / 8;
+        let len = if shaped && row_len > 0 { len / row_len * row_len } else { len };
+        let raw = pattern(PATTERNS[content], dtype, len, seed);
+        let mut options = FrameOptions::default().with_dtype(dtype).with_effort(EFFORTS[effort]).with_checksum(checksum);
+        options.shape = if shaped { shape_of(dtype, len, columns) } else { None };
+        check(&raw, &options);
+    }
+
+    #[test]
+    fn any_pieces_give_the_same_stream(
+        len in 0..60_000usize,
+        piece_len in 1..9000usize,
+        seed in any::<u64>(),
+    ) {
+        let raw = pattern("weights", Dtype::Bf16, len, seed);
+        let options = FrameOptions::default().with_dtype(Dtype::Bf16);
+        prop_assert_eq!(encode_stream(&raw, piece_len, &options).unwrap(), compress(&raw, &options).unwrap());
+    }
+}
+
+#[test]
+fn every_short_length_comes_back() {
+    for &dtype in Dtype::ALL {
+        for effort in EFFORTS {
+            for content in ["weights", "random", "constant"] {
+                for len in 0..70 {
+                    let raw = pattern(content, dtype, len, 3);
+                    check(&raw, &FrameOptions::default().with_dtype(dtype).with_effort(effort));
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn every_content_of_every_dtype_comes_back() {
+    for &dtype in Dtype::ALL {
+        for effort in EFFORTS {
+            for content in PATTERNS {
+                for len in [dtype.unit_len() * 20_000, 50_001] {
+                    let raw = pattern(content, dtype, len, 8);
+                    check(&raw, &FrameOptions::default().with_dtype(dtype).with_effort(effort));
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn all_bit_patterns_of_8_and_16_bits_come_back() {
+    let all_16: Vec<u8> = (0..=u16::MAX).flat_map(u16::to_le_bytes).collect();
+    let all_8: Vec<u8> = (0..=u8::MAX).cycle().take(256 * 300).collect();
+    // Mixed with common values, so that rare ones are escapes.
+    let mixed = |raw: &[u8], dtype: Dtype| [pattern("weights", dtype, 400_000, 9), raw.to_vec()].concat();
+    for &dtype in Dtype::ALL {
+        let raw = if dtype.bits() == 16 { &all_16 } else { &all_8 };
+        for effort in EFFORTS {
+            let options = FrameOptions::default().with_dtype(dtype).with_effort(effort);
+            check(raw, &options);
+            check(&mixed(raw, dtype), &options);
+        }
+    }
+}
+
+#[test]
+fn special_numbers_come_back() {
+    for dtype in [Dtype::F16, Dtype::Bf16, Dtype::F32, Dtype::F64, Dtype::C64] {
+        for effort in EFFORTS {
+            for len in [8, 800, 200_000] {
+                let raw = pattern("special", dtype, len, 10);
+                check(&raw, &FrameOptions::default().with_dtype(dtype).with_effort(effort));
+            }
+        }
+    }
+}
+
+#[test]
+fn shapes_of_every_rank_come_back() {
+    let raw = pattern("rows", Dtype::F32, 4 * 64 * 128, 11);
+    for shape in [vec![8192], vec![64, 128], vec![128, 64], vec![4, 16, 128], vec![1, 8192], vec![8192, 1], vec![1; 63]] {
+        let raw = if shape.len() == 63 { &raw[..4] } else { &raw[..] };
+        for effort in EFFORTS {
+            check(raw, &FrameOptions::default().with_dtype(Dtype::F32).with_effort(effort).with_shape(shape.clone()));
+        }
+    }
+    check(&raw[..4], &FrameOptions::default().with_dtype(Dtype::F32).with_shape([]));
+    check(&[], &FrameOptions::default().with_dtype(Dtype::F32).with_shape([5, 0, 3]));
+}
+
+#[test]
+fn levels_reach_the_compressors_and_come_back() {
+    let raw = pattern("repeats", Dtype::Bytes, 100_000, 12);
+    for effort in EFFORTS {
+        for level in [-5, 1, 9, 22, 100] {
+            check(&raw, &FrameOptions::default().with_effort(effort).with_level(level));
+        }
+    }
+}

@@ -1,0 +1,42 @@
+//! Tasks of this repository that need Rust.
+//!
+//! * `cargo xtask golden` mints the golden frames that are missing.
+//! * `cargo xtask check-crates` checks which crates depend on which, and where `unsafe` stands.
+
+mod crates;
+mod golden;
+#[path = "../../crates/mithril-format/tests/it/inputs.rs"]
+mod inputs;
+mod rejected;
+#[path = "../../crates/mithril-format/tests/it/sha256.rs"]
+mod sha256;
+
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+/// Any failure, as a message for the person who ran the task.
+type Outcome = Result<(), Box<dyn std::error::Error>>;
+
+fn main() -> ExitCode {
+    let arguments: Vec<String> = std::env::args().skip(1).collect();
+    let task: fn() -> Outcome = match arguments.iter().map(String::as_str).collect::<Vec<_>>()[..] {
+        ["golden"] => golden::mint,
+        ["check-crates"] => crates::check,
+        _ => {
+            eprintln!("usage: cargo xtask golden | check-crates");
+            return ExitCode::from(2);
+        }
+    };
+    match task() {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("error: {error}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+/// A path from the root of the repository.
+fn repository(path: &str) -> PathBuf {
+    PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("..").join(path)
+}
