@@ -219,6 +219,10 @@ fn frame(name: &str, raw: &[u8]) -> Option<Frame> {
             let shared = Shared::new(Some((contexts, tables)), None);
             Frame::new(Dtype::Bf16, Recipe::Fields(joint()?), &[2, 0b101, 7, 2]).matrix([128, 100], 80, shared)
         }
+        "bf16_classed_rans8" => {
+            let shared = Shared::new(Some((classes(120, 70), SymbolTables::Rans8PerBlock)), None);
+            Frame::new(Dtype::Bf16, fields(Dtype::Bf16)?, &[2, 0b101]).matrix([120, 70], 70, shared)
+        }
         "bf16_shared_coded_signs" => {
             let contexts = classes(90, 75);
             let tables = rans8_tables(&contexts, field_recipe(Dtype::Bf16)?, raw);
@@ -243,7 +247,7 @@ fn frame(name: &str, raw: &[u8]) -> Option<Frame> {
             Frame::new(Dtype::Bf16, fields(Dtype::Bf16)?, &[2, 0b101]).with_block_len(4096).streamed().with_shape(&[3000])
         }
         "i32_planes_zstd" => Frame::new(Dtype::I32, planes(4, zstd), &[3, 4, 5]),
-        "i64_planes" => Frame::new(Dtype::I64, planes(8, zstd), &[3, 8]),
+        "i64_planes" => Frame::new(Dtype::I64, planes(8, Vec::new()), &[3, 8]),
         "u16_planes_huffman" => Frame::new(Dtype::U16, planes(2, Vec::new()), &[3, 2, 3]),
         "i16_planes_huffman_one_stream" => Frame::new(Dtype::I16, planes(2, Vec::new()), &[3, 2, 3]),
         "bytes_planes_rans12" => Frame::new(Dtype::Bytes, planes(1, Vec::new()), &[3, 1, 4]),

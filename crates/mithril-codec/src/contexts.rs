@@ -133,7 +133,7 @@ impl Contexts {
 }
 
 /// Rows or columns that a file may list; beyond that classes do not pay and hostile files cost memory.
-pub const MAX_LISTED: usize = 1 << 24;
+pub const MAX_LISTED: usize = 1 << 20;
 
 /// The rows of one block in buckets.
 pub(crate) struct Buckets<'a> {
@@ -184,21 +184,46 @@ impl Buckets<'_> {
     /// Buckets to plane. Both have 16 bytes more than elements, so that whole groups can be moved.
     pub(crate) fn scatter(&self, bucketed: &[u8], plane: &mut [u8]) {
         let columns = self.contexts;
-        let row_len = columns.row_len();
+        match (crate::arch::avx2(), columns.n_column_classes) {
+            (_, 1) => self.scatter_whole_rows(bucketed, plane),
+            (Some(avx2), 4) => self.scatter_shuffled::<4>(avx2, bucketed, plane),
+            (Some(avx2), 8) => self.scatter_shuffled::<8>(avx2, bucketed, plane),
+            _ => self.scatter_by_column(bucketed, plane),
+        }
+    }
+
+    /// Without column classes a row is one piece of its bucket.
+    fn scatter_whole_rows(&self, bucketed: &[u8], plane: &mut [u8]) {
+        let row_len = self.contexts.row_len();
         let mut at = self.starts.clone();
-        let avx2 = crate::arch::avx2();
-        for (row, &class) in self.row_classes.iter().enumerate() {
-            let first = usize::from(class) * columns.n_column_classes;
-            let out = &mut plane[row * row_len..];
-            if columns.n_column_classes == 1 {
-                out[..row_len].copy_from_slice(&bucketed[at[first]..at[first] + row_len]);
-                at[first] += row_len;
-                continue;
-            }
-            let at = &mut at[first..first + columns.n_column_classes];
-            match avx2 {
-                Some(avx2) => avx2.scatter_row(&columns.shuffles, &columns.taken, bucketed, at, out),
-                None => scatter_row(&columns.column_classes, bucketed, at, out),
+        for (out, &class) in plane.chunks_exact_mut(row_len).zip(&self.row_classes) {
+            let at = &mut at[usize::from(class)];
+            out.copy_from_slice(&bucketed[*at..*at + row_len]);
+            *at += row_len;
+        }
+    }
+
+    /// By shuffles, where there are as many classes as a kernel is made for.
+    fn scatter_shuffled<const CLASSES: usize>(&self, avx2: crate::arch::Avx2, bucketed: &[u8], plane: &mut [u8]) {
+        let mut at: Vec<[usize; CLASSES]> = self.starts.as_chunks::<CLASSES>().0.to_vec();
+        let columns = crate::arch::Columns {
+            row_len: self.contexts.row_len(),
+            shuffles: self.contexts.shuffles.as_chunks().0,
+            taken: self.contexts.taken.as_chunks().0,
+        };
+        avx2.scatter_rows(columns, &self.row_classes, bucketed, &mut at, plane);
+    }
+
+    /// The meaning of putting rows back.
+    fn scatter_by_column(&self, bucketed: &[u8], plane: &mut [u8]) {
+        let columns = self.contexts;
+        let mut at = self.starts.clone();
+        for (out, &class) in plane.chunks_exact_mut(columns.row_len()).zip(&self.row_classes) {
+            let at = &mut at[usize::from(class) * columns.n_column_classes..];
+            for (out, &class) in out.iter_mut().zip(&columns.column_classes) {
+                let at = &mut at[usize::from(class)];
+                *out = bucketed[*at];
+                *at += 1;
             }
         }
     }
@@ -226,15 +251,6 @@ pub(crate) fn group_runs(starts: &[usize], group_len: usize) -> Vec<(usize, usiz
         .collect()
 }
 
-/// The meaning of putting a row back.
-fn scatter_row(column_classes: &[u8], bucketed: &[u8], at: &mut [usize], out: &mut [u8]) {
-    for (out, &class) in out.iter_mut().zip(column_classes) {
-        let at = &mut at[usize::from(class)];
-        *out = bucketed[*at];
-        *at += 1;
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -253,7 +269,7 @@ mod tests {
     #[test]
     fn gathering_and_scattering_give_the_plane_back() {
         for (n_rows, row_len) in [(1, 1), (7, 16), (5, 33), (40, 100), (3, 1000)] {
-            for (row_classes, column_classes) in [(1, 1), (4, 1), (1, 4), (4, 4), (2, 16)] {
+            for (row_classes, column_classes) in [(1, 1), (4, 1), (1, 4), (4, 4), (2, 16), (3, 8)] {
                 let contexts = sample(n_rows, row_len, row_classes, column_classes);
                 let rows: Vec<u32> = (0..u32::try_from(n_rows).unwrap()).collect();
                 let buckets = contexts.buckets(&rows).unwrap();
@@ -264,6 +280,9 @@ mod tests {
                 buckets.gather(&plane, &mut bucketed);
                 let mut back = vec![0; n + 16];
                 buckets.scatter(&bucketed, &mut back);
+                assert_eq!(back[..n], plane);
+                back.fill(0);
+                buckets.scatter_by_column(&bucketed, &mut back[..n]);
                 assert_eq!(back[..n], plane);
                 let mut at: Vec<usize> = buckets.starts.clone();
                 for (context, at) in at.iter_mut().enumerate().take(contexts.n_contexts()) {

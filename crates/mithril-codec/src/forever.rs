@@ -20,6 +20,7 @@ pub(crate) mod symbols {
     pub(crate) const RANS8_SHARED: u8 = 2;
     pub(crate) const RANS12: u8 = 3;
     pub(crate) const RANS12_SHARED: u8 = 4;
+    pub(crate) const RANS8_CLASSED: u8 = 5;
 }
 
 /// Coders of byte streams.
@@ -45,8 +46,9 @@ mod tests {
         assert_eq!(kinds, [0, 1, 2, 3, 4, 5, 6]);
         let symbols = [
             symbols::CONSTANT, symbols::RANS8, symbols::RANS8_SHARED, symbols::RANS12, symbols::RANS12_SHARED,
+            symbols::RANS8_CLASSED,
         ];
-        assert_eq!(symbols, [0, 1, 2, 3, 4]);
+        assert_eq!(symbols, [0, 1, 2, 3, 4, 5]);
         let streams = [
             stream::STORED, stream::CONSTANT, stream::RANS8, stream::HUFFMAN, stream::RANS12, stream::ZSTD,
             stream::LZ4, stream::BROTLI,

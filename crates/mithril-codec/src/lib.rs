@@ -22,6 +22,9 @@ mod error;
 mod forever;
 pub mod transform;
 
+#[cfg(feature = "fuzzing")]
+#[doc(hidden)]
+pub use arch::without_kernels;
 pub use checksum::checksum;
 pub use contexts::{Contexts, MAX_CLASSES, MAX_LISTED};
 pub use dtype::Dtype;

@@ -26,6 +26,8 @@ pub struct SharedSymbols {
 pub enum SymbolTables {
     /// Tables of the coder for sixteen symbols.
     Rans8(Vec<Window>),
+    /// Tables of the coder for sixteen symbols that every block makes for itself: only the classes are shared.
+    Rans8PerBlock,
     /// Tables of the coder for 256 symbols, and their decoding form, which is large and built once.
     Rans12(Vec<rans12::FrequencyTable>, Vec<rans12::DecodeTable>),
 }
@@ -37,10 +39,12 @@ impl SymbolTables {
         Self::Rans12(tables, decode)
     }
 
-    fn len(&self) -> usize {
+    /// Whether there is one table for each of so many contexts.
+    fn fits(&self, n_contexts: usize) -> bool {
         match self {
-            Self::Rans8(windows) => windows.len(),
-            Self::Rans12(tables, _) => tables.len(),
+            Self::Rans8(windows) => windows.len() == n_contexts,
+            Self::Rans8PerBlock => true,
+            Self::Rans12(tables, _) => tables.len() == n_contexts,
         }
     }
 }
@@ -54,6 +58,7 @@ pub struct SharedSigns {
 
 const SYMBOLS_RANS8: u8 = 1;
 const SYMBOLS_RANS12: u8 = 2;
+const SYMBOLS_PER_BLOCK: u8 = 3;
 const SIGNS: u8 = 4;
 
 impl Shared {
@@ -63,7 +68,7 @@ impl Shared {
     /// When there is not one table per context.
     pub fn new(symbols: Option<(Contexts, SymbolTables)>, signs: Option<(Contexts, Vec<Frequencies>)>) -> Self {
         let symbols = symbols.map(|(contexts, tables)| {
-            assert_eq!(tables.len(), contexts.n_contexts(), "one table per context");
+            assert!(tables.fits(contexts.n_contexts()), "one table per context");
             SharedSymbols { contexts, tables }
         });
         let signs = signs.map(|(contexts, quads)| {
@@ -94,6 +99,7 @@ impl Shared {
             None => 0,
             Some(SymbolTables::Rans8(_)) => SYMBOLS_RANS8,
             Some(SymbolTables::Rans12(..)) => SYMBOLS_RANS12,
+            Some(SymbolTables::Rans8PerBlock) => SYMBOLS_PER_BLOCK,
         };
         out.push(symbols | if self.signs.is_some() { SIGNS } else { 0 });
         if let Some(symbols) = &self.symbols {
@@ -105,6 +111,7 @@ impl Shared {
                         out.extend(window.frequencies.bytes());
                     }
                 }
+                SymbolTables::Rans8PerBlock => {}
                 SymbolTables::Rans12(tables, _) => tables.iter().for_each(|table| table.write(&mut out)),
             }
         }
@@ -144,6 +151,7 @@ impl Shared {
                 }
                 Some((contexts, SymbolTables::rans12(tables)))
             }
+            SYMBOLS_PER_BLOCK => Some((Contexts::read(&mut cursor)?, SymbolTables::Rans8PerBlock)),
             _ => return Err(CodecError::Unsupported { what: "shared tables", id: u32::from(flags) }),
         };
         let mut signs = None;

@@ -4,6 +4,8 @@
 //! * constant: `[1] index`;
 //! * rANS8: `[1] offset [16] frequencies [1] number of streams`, states, stream lengths, streams;
 //! * rANS8 with shared tables: the same from the number of streams on;
+//! * rANS8 with shared classes: `[1] number of streams`, then `[1] offset [16] frequencies` for every run of groups,
+//!   then as above;
 //! * rANS12: its table, `[4] length`, states and words; with shared tables without the table.
 //!
 //! Then the escapes: for every 65536 positions `[4] count`, then all positions in two bytes each, then all
@@ -19,7 +21,7 @@ use crate::contexts::Buckets;
 use crate::entropy::rans8::{DecodeState, DecodeTable, EncodeState, EncodeTable, Frequencies, Window, decode_groups, encode_groups};
 use crate::entropy::rans12;
 use crate::entropy::stream::FOUR_STREAMS_FROM;
-use crate::forever::symbols::{CONSTANT, RANS8, RANS8_SHARED, RANS12, RANS12_SHARED};
+use crate::forever::symbols::{CONSTANT, RANS8, RANS8_CLASSED, RANS8_SHARED, RANS12, RANS12_SHARED};
 use crate::transform::fields::{FieldSplit, TILE, join_tiles};
 
 /// Symbols of a group of four rANS8 streams: planes are padded to whole groups.
@@ -61,7 +63,11 @@ pub(super) fn encode(
         match &shared.tables {
             SymbolTables::Rans8(windows) => {
                 out.push(&[RANS8_SHARED])?;
-                encode_rans8(RunsOf::Buckets(buckets, windows), n, bucketed, &[], room, escapes, out)?;
+                encode_rans8(RunsOf::Buckets(buckets, Some(windows)), n, bucketed, &[], room, escapes, out)?;
+            }
+            SymbolTables::Rans8PerBlock => {
+                out.push(&[RANS8_CLASSED])?;
+                encode_rans8(RunsOf::Buckets(buckets, None), n, bucketed, &[], room, escapes, out)?;
             }
             SymbolTables::Rans12(tables, _) => {
                 out.push(&[RANS12_SHARED])?;
@@ -127,7 +133,8 @@ fn overflowing(split: &FieldSplit, elements: &[u8], plane: &[u8], element_at: im
 /// Which table each group of symbols has.
 enum RunsOf<'a> {
     One(&'a Window),
-    Buckets(&'a Buckets<'a>, &'a [Window]),
+    /// One table per context, or one made for every run.
+    Buckets(&'a Buckets<'a>, Option<&'a [Window]>),
 }
 
 fn encode_rans8(
@@ -147,7 +154,7 @@ fn encode_rans8(
 }
 
 fn encode_rans8_streams<const N: usize>(
-    runs: RunsOf<'_>,
+    runs_of: RunsOf<'_>,
     n: usize,
     plane: &mut [u8],
     next: &[u8],
@@ -157,16 +164,32 @@ fn encode_rans8_streams<const N: usize>(
 ) -> Result<(), DoesNotFit> {
     let group_len = 32 * N;
     let padded = n.next_multiple_of(group_len);
-    let one;
-    let (runs, windows): (&[(usize, usize)], &[Window]) = match runs {
-        RunsOf::One(window) => (&[(0, padded / group_len)], std::slice::from_ref(window)),
+    out.push(&[u8::try_from(N).unwrap_or(0)])?;
+    let (mut runs, mut own) = (vec![(0, padded / group_len)], Vec::new());
+    let windows = match runs_of {
+        RunsOf::One(window) => std::slice::from_ref(window),
         RunsOf::Buckets(buckets, windows) => {
-            one = buckets.group_runs(group_len);
-            (&one, windows)
+            runs = buckets.group_runs(group_len);
+            match windows {
+                Some(windows) => windows,
+                None => {
+                    let mut first = 0;
+                    for (table, (context, n_groups)) in runs.iter_mut().enumerate() {
+                        let end = (first + *n_groups * group_len).min(n);
+                        let window = Window::choose(&plane[first..end]);
+                        out.push(&[window.offset])?;
+                        out.push(window.frequencies.bytes())?;
+                        own.push(window);
+                        *context = table;
+                        first = end;
+                    }
+                    &own
+                }
+            }
         }
     };
     let mut first = 0;
-    for &(table, n_groups) in runs {
+    for &(table, n_groups) in &runs {
         let end = (first + n_groups * group_len).min(n);
         let window = &windows[table];
         window.map(&mut plane[first..end], u32::try_from(first).map_err(|_| DoesNotFit)?, escapes);
@@ -186,7 +209,6 @@ fn encode_rans8_streams<const N: usize>(
         encode_groups(&mut state, &EncodeTable::new(&windows[table].frequencies), &plane[start..end], next);
         end = start;
     }
-    out.push(&[u8::try_from(N).unwrap_or(0)])?;
     state.write(out.reserve(state.coded_len())?);
     Ok(())
 }
@@ -270,7 +292,7 @@ pub(super) fn decode(
     let plane = &mut scratch.plane;
     let coder = cursor.u8()?;
     let mut buckets = None;
-    if matches!(coder, RANS8_SHARED | RANS12_SHARED) {
+    if matches!(coder, RANS8_SHARED | RANS8_CLASSED | RANS12_SHARED) {
         let shared = shared.symbols.as_ref().ok_or(CodecError::corrupt("symbols without their shared tables"))?;
         let shared_buckets = shared.contexts.buckets(rows)?;
         if shared_buckets.len() != n {
@@ -278,15 +300,18 @@ pub(super) fn decode(
         }
         resize_plane(&mut scratch.bucketed, n);
         match &shared.tables {
-            SymbolTables::Rans8(windows) if coder == RANS8_SHARED => {
-                let n_streams = cursor.u8()?;
-                let after = &data[len - cursor.rest().len()..];
-                let decode = match n_streams {
+            SymbolTables::Rans8(_) | SymbolTables::Rans8PerBlock if matches!(coder, RANS8_SHARED | RANS8_CLASSED) => {
+                let windows = match (&shared.tables, coder) {
+                    (SymbolTables::Rans8(windows), RANS8_SHARED) => Some(windows.as_slice()),
+                    (_, RANS8_CLASSED) => None,
+                    _ => return Err(CodecError::corrupt("shared tables of another coder")),
+                };
+                let decode = match cursor.u8()? {
                     1 => decode_buckets::<1>,
                     4 => decode_buckets::<4>,
                     _ => return Err(CodecError::corrupt("number of rANS8 streams")),
                 };
-                cursor.take(decode(after, &shared_buckets, windows, &mut scratch.bucketed, cursor.rest().len())?)?;
+                decode(data, len, &mut cursor, &shared_buckets, windows, &mut scratch.bucketed)?;
             }
             SymbolTables::Rans12(_, tables) if coder == RANS12_SHARED => {
                 let coded_len = cursor.len32()?;
@@ -347,23 +372,41 @@ fn run_lens(group_runs: &[(usize, usize)], n: usize) -> Vec<rans12::Run> {
         .collect()
 }
 
+/// Decodes buckets; `cursor` stands in the first `len` bytes of `data`, behind the number of streams.
 fn decode_buckets<const N: usize>(
     data: &[u8],
-    buckets: &Buckets<'_>,
-    windows: &[Window],
-    bucketed: &mut [u8],
     len: usize,
-) -> Result<usize, CodecError> {
-    let (mut state, end) = DecodeState::<N>::read(&data[..len])?;
+    cursor: &mut Cursor<'_>,
+    buckets: &Buckets<'_>,
+    windows: Option<&[Window]>,
+    bucketed: &mut [u8],
+) -> Result<(), CodecError> {
+    let mut runs = buckets.group_runs(32 * N);
+    let mut own = Vec::new();
+    let windows = match windows {
+        Some(windows) => windows,
+        None => {
+            for (table, (context, _)) in runs.iter_mut().enumerate() {
+                let offset = cursor.u8()?;
+                own.push(Window { offset, frequencies: Frequencies::parse(cursor.array()?)? });
+                *context = table;
+            }
+            &own
+        }
+    };
+    let coded_len = cursor.rest().len();
+    let data = &data[len - coded_len..];
+    let (mut state, end) = DecodeState::<N>::read(&data[..coded_len])?;
     let mut first = 0;
-    for (table, n_groups) in buckets.group_runs(32 * N) {
+    for (table, n_groups) in runs {
         let window = &windows[table];
         let groups = &mut bucketed[first..first + n_groups * 32 * N];
         decode_groups(&mut state, &DecodeTable::new(&window.frequencies), &window.values(), data, groups)?;
         first += groups.len();
     }
     state.finish()?;
-    Ok(end)
+    cursor.take(end)?;
+    Ok(())
 }
 
 fn decode_one_window<const N: usize>(

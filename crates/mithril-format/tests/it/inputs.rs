@@ -202,6 +202,10 @@ fn bf16_shared_rans12_joint() -> Vec<u8> {
     with_specials(classed(128, 100, 2, 7, 16), 2, &[0x0000, 0x7f80, 0xffff])
 }
 
+fn bf16_classed_rans8() -> Vec<u8> {
+    with_specials(classed(120, 70, 2, 7, 35), 2, &[0x0000, 0x7f80, 0xffff])
+}
+
 fn bf16_shared_coded_signs() -> Vec<u8> {
     let mut bytes = classed(90, 75, 2, 7, 17);
     let mut random = Random::new(18);
@@ -324,6 +328,7 @@ pub(crate) const V0_1_0: &[(&str, fn() -> Vec<u8>)] = &[
     ("bf16_rans12_joint", bf16_rans12_joint),
     ("bf16_shared_rans8", bf16_shared_rans8),
     ("bf16_shared_rans12_joint", bf16_shared_rans12_joint),
+    ("bf16_classed_rans8", bf16_classed_rans8),
     ("bf16_shared_coded_signs", bf16_shared_coded_signs),
     ("f16_signs_only", f16_signs_only),
     ("f32_rows", f32_rows),

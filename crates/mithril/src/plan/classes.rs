@@ -20,8 +20,8 @@ const ESCAPE_BITS: u64 = 26;
 pub(super) struct Model {
     pub(super) recipe: FieldRecipe,
     pub(super) matrix: Matrix,
-    /// Contexts and their tables; none when every block has its own.
-    pub(super) symbols: Option<(Contexts, SymbolTables)>,
+    /// Classes of rows and columns; none when blocks share nothing.
+    pub(super) classes: Option<Classes>,
     /// Bits of all fields, raw rest, tables and classes.
     pub(super) cost: u64,
 }
@@ -30,38 +30,48 @@ pub(super) struct Model {
 pub(super) fn models(source: &[u8], recipe: &FieldRecipe, matrix: Matrix, effort: Effort) -> Vec<Model> {
     let search = Search { recipe, matrix, rest_bits: rest_bits(recipe) };
     let by_row = Grid::of_rows(source, recipe, matrix, effort);
-    let none = Classes { rows: vec![0; matrix.n_rows], columns: vec![0; matrix.row_len] };
     let mut models = vec![search.own_tables(&by_row)];
     if matrix.row_len < 16 || matrix.n_rows < 16 {
         return models;
     }
     let by_column = Grid::of_columns(source, recipe, matrix, effort);
-    let rounds = if effort == Effort::Max { 4 } else { 1 };
-    let rows = quantile_classes(&row_means(&by_row));
-    let columns = quantile_classes(&column_means(&by_column));
-    let mut row = Classes { rows, columns: none.columns.clone() };
-    let mut column = Classes { rows: none.rows.clone(), columns };
+    let rounds = if effort == Effort::Max { 2 } else { 0 };
+    let mut row = Classes { rows: quantiles(&by_row.row_sums, N_CLASSES), columns: vec![0; matrix.row_len] };
+    let mut column = Classes { rows: vec![0; matrix.n_rows], columns: quantiles(&column_sums(&by_column), N_CLASSES) };
     for _ in 0..rounds {
         search.move_rows(&by_row, &mut row);
         search.move_columns(&by_column, &mut column);
     }
     let mut both = Classes { rows: row.rows.clone(), columns: column.columns.clone() };
-    models.push(search.shared_tables(&by_row, row));
-    models.push(search.shared_tables(&by_column, column));
     for _ in 0..rounds {
         search.move_rows(&by_row, &mut both);
         search.move_columns(&by_column, &mut both);
     }
-    models.push(search.shared_tables(&by_row, both));
+    models.push(search.shared_classes(&by_row, row));
+    models.push(search.shared_classes(&by_column, column));
+    models.push(search.shared_classes(&by_row, both));
     models
 }
 
-/// One class for everything: a table that all blocks share.
-pub(super) fn one_class(source: &[u8], recipe: &FieldRecipe, matrix: Matrix) -> (Contexts, SymbolTables) {
+/// One class for everything: blocks share a matrix and nothing else.
+pub(super) fn one_class(matrix: Matrix) -> Classes {
+    Classes { rows: vec![0; matrix.n_rows], columns: vec![0; matrix.row_len] }
+}
+
+/// The contexts of these classes, and the tables of the coder that shares them, counted over the whole tensor.
+pub(super) fn tables(source: &[u8], recipe: &FieldRecipe, matrix: Matrix, classes: Classes) -> (Contexts, SymbolTables) {
     let search = Search { recipe, matrix, rest_bits: rest_bits(recipe) };
-    let grid = Grid::of_rows(source, recipe, matrix, Effort::Balanced);
-    let classes = Classes { rows: vec![0; matrix.n_rows], columns: vec![0; matrix.row_len] };
-    let tables = search.tables(&search.counts(&grid, &classes));
+    let tables = match recipe.coder {
+        SymbolCoder::Rans12 => {
+            let n_contexts = classes.n_row_classes() * classes.n_column_classes();
+            let mut counts = vec![[0; 256]; n_contexts];
+            Grid::for_each_batch(source, recipe, matrix, |grid, first_row| {
+                search.count(grid, first_row, &classes, &mut counts);
+            });
+            SymbolTables::rans12(counts.iter().map(wide_table).collect())
+        }
+        _ => SymbolTables::Rans8PerBlock,
+    };
     (Contexts::new(classes.rows, classes.columns), tables)
 }
 
@@ -70,8 +80,8 @@ fn rest_bits(recipe: &FieldRecipe) -> u64 {
 }
 
 /// Class of every row and column.
-#[derive(Clone)]
-struct Classes {
+#[derive(Debug, Clone)]
+pub(super) struct Classes {
     rows: Vec<u8>,
     columns: Vec<u8>,
 }
@@ -99,16 +109,28 @@ impl Search<'_> {
 
     /// Histograms by context, over a grid.
     fn counts(&self, grid: &Grid, classes: &Classes) -> Vec<[u32; 256]> {
+        let mut counts = vec![[0; 256]; classes.n_row_classes() * classes.n_column_classes()];
+        self.count(grid, 0, classes, &mut counts);
+        counts
+    }
+
+    /// Adds the fields of a grid whose first row is `first_row` of the matrix.
+    fn count(&self, grid: &Grid, first_row: usize, classes: &Classes, counts: &mut [[u32; 256]]) {
         let n_columns = classes.n_column_classes();
-        let mut counts = vec![[0; 256]; classes.n_row_classes() * n_columns];
+        let columns = grid.sampled_columns(&classes.columns);
         for (row, cells) in grid.rows() {
-            let first = usize::from(classes.rows[row]) * n_columns;
-            for (cell, &field) in cells.iter().enumerate() {
-                let column = grid.column(row, cell, self.matrix);
-                counts[first + usize::from(classes.columns[column])][usize::from(field)] += 1;
+            let row = first_row + row;
+            let context = usize::from(classes.rows[row]) * n_columns;
+            if n_columns == 1 {
+                let counts = &mut counts[context];
+                cells.iter().for_each(|&field| counts[usize::from(field)] += 1);
+                continue;
+            }
+            let counts = &mut counts[context..context + n_columns];
+            for (&class, &field) in columns[row % columns.len()].iter().zip(cells) {
+                counts[usize::from(class)][usize::from(field)] += 1;
             }
         }
-        counts
     }
 
     /// The model without classes: a table per block, of which the counts of everything are a fair picture.
@@ -117,22 +139,30 @@ impl Search<'_> {
         grid.cells.iter().for_each(|&field| counts[usize::from(field)] += 1);
         let bits = self.coded_bits(&counts);
         let cost = self.scale(bits, grid) + self.n() * self.rest_bits + self.n() / 65536 * 8 * 320;
-        Model { recipe: *self.recipe, matrix: self.matrix, symbols: None, cost }
+        Model { recipe: *self.recipe, matrix: self.matrix, classes: None, cost }
     }
 
-    fn shared_tables(&self, grid: &Grid, classes: Classes) -> Model {
+    fn shared_classes(&self, grid: &Grid, classes: Classes) -> Model {
         let counts = self.counts(grid, &classes);
-        let bits = counts.iter().map(|counts| self.coded_bits(counts)).sum();
-        let tables = self.tables(&counts);
-        let tables_len = match &tables {
-            SymbolTables::Rans12(tables, _) => tables.iter().map(rans12::FrequencyTable::coded_len).sum(),
-            _ => 17 * counts.len(),
+        let bits: u64 = counts.iter().map(|counts| self.coded_bits(counts)).sum();
+        let n_blocks = self.n() / 131_072 + 1;
+        // Tables fit the sample better than the tensor: by about half a bit and a half per cell.
+        let fitted = counts.iter().flatten().filter(|&&count| count > 0).count() as u64 * 256;
+        let tables: u64 = match self.recipe.coder {
+            SymbolCoder::Rans12 => {
+                counts.iter().filter_map(rans12::FrequencyTable::from_counts).map(|table| table.coded_len() as u64).sum()
+            }
+            _ => 17 * counts.len() as u64 * n_blocks,
         };
-        let listed = |classes: &[u8]| if classes.iter().all(|&class| class == 0) { 16 } else { 2 * classes.len() + 256 };
-        let side = 8 * tables_len + listed(&classes.rows) + listed(&classes.columns) + self.n() as usize / 131_072 * 8 * 320;
-        let cost = self.scale(bits, grid) + self.n() * self.rest_bits + side as u64;
-        let symbols = Some((Contexts::new(classes.rows, classes.columns), tables));
-        Model { recipe: *self.recipe, matrix: self.matrix, symbols, cost }
+        let listed = |classes: &[u8]| if classes.iter().all(|&class| class == 0) { 16 } else { 2 * classes.len() as u64 + 256 };
+        let side = 8 * (tables + 320 * n_blocks) + listed(&classes.rows) + listed(&classes.columns);
+        let coded = self.scale(bits + fitted, grid);
+        let mut cost = coded + self.n() * self.rest_bits + side;
+        if self.recipe.coder == SymbolCoder::Rans8 && classes.n_column_classes() > 1 {
+            // Columns cost decoding speed, so they must save more than a little.
+            cost += self.n() * u64::from(self.recipe.layout.width) * 8 / 200;
+        }
+        Model { recipe: *self.recipe, matrix: self.matrix, classes: Some(classes), cost }
     }
 
     /// From 256ths of a bit over the grid to bits over the tensor.
@@ -149,27 +179,18 @@ impl Search<'_> {
         }
     }
 
-    fn tables(&self, counts: &[[u32; 256]]) -> SymbolTables {
-        match self.recipe.coder {
-            SymbolCoder::Rans12 => SymbolTables::rans12(counts.iter().map(wide_table).collect()),
-            _ => SymbolTables::Rans8(counts.iter().map(Window::of_counts).collect()),
-        }
-    }
-
     /// Moves every row to the class that codes it in the fewest bits.
     fn move_rows(&self, grid: &Grid, classes: &mut Classes) {
         let n_columns = classes.n_column_classes();
         let lengths = code_lengths(&self.counts(grid, classes), n_columns, Side::Rows);
-        let mut moved = classes.rows.clone();
+        let columns = grid.sampled_columns(&classes.columns);
         for (row, cells) in grid.rows() {
             let mut costs = [0u32; N_CLASSES];
-            for (cell, &field) in cells.iter().enumerate() {
-                let column = classes.columns[grid.column(row, cell, self.matrix)];
+            for (&column, &field) in columns[row % columns.len()].iter().zip(cells) {
                 add(&mut costs, &lengths[usize::from(column) * 256 + usize::from(field)]);
             }
-            moved[row] = cheapest(&costs);
+            classes.rows[row] = cheapest(&costs);
         }
-        classes.rows = moved;
     }
 
     /// Moves every column to the class that codes it in the fewest bits.
@@ -238,23 +259,13 @@ fn code_lengths(counts: &[[u32; 256]], n_columns: usize, moving: Side) -> Vec<[u
     lengths
 }
 
-/// Mean field of every row, in 256ths.
-fn row_means(grid: &Grid) -> Vec<u64> {
-    grid.rows().map(|(_, cells)| cells.iter().map(|&field| u64::from(field)).sum::<u64>() * 256 / cells.len().max(1) as u64).collect()
-}
-
-/// Mean field of every column, as a sum: all columns have equally many cells.
-fn column_means(grid: &Grid) -> Vec<u64> {
-    let mut sums = vec![0; grid.n_columns];
+/// Sum of every column's fields: all columns have equally many cells.
+fn column_sums(grid: &Grid) -> Vec<u64> {
+    let mut sums = vec![0u32; grid.n_columns];
     for (_, cells) in grid.rows() {
-        sums.iter_mut().zip(cells).for_each(|(sum, &field)| *sum += u64::from(field));
+        sums.iter_mut().zip(cells).for_each(|(sum, &field)| *sum += u32::from(field));
     }
-    sums
-}
-
-/// Classes of equally many members by rank.
-pub(super) fn quantile_classes(means: &[u64]) -> Vec<u8> {
-    quantiles(means, N_CLASSES)
+    sums.into_iter().map(u64::from).collect()
 }
 
 /// Classes by rank; equal means share a class.

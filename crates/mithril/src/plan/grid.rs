@@ -19,10 +19,10 @@ const MAX_ROW_LEN: usize = 1 << 20;
 const ROWS_BATCH: usize = 1 << 14;
 
 /// Fields that a search looks at: in one grid all rows and some columns, in the other the reverse.
-const fn max_cells(effort: Effort) -> usize {
+fn max_cells(effort: Effort, n: usize) -> usize {
     match effort {
-        Effort::Fast | Effort::Balanced => 1 << 19,
-        Effort::Max => 1 << 22,
+        Effort::Fast | Effort::Balanced => (n / 16).clamp(1 << 14, 1 << 18),
+        Effort::Max => 1 << 21,
     }
 }
 
@@ -63,18 +63,20 @@ pub(super) struct Grid {
     pub(super) n_columns: usize,
     /// Row by row.
     pub(super) cells: Vec<u8>,
+    /// Sum of all fields of each row of the grid, sampled columns or not.
+    pub(super) row_sums: Vec<u64>,
 }
 
 impl Grid {
     /// All rows, with as many columns as the effort allows.
     pub(super) fn of_rows(source: &[u8], recipe: &FieldRecipe, matrix: Matrix, effort: Effort) -> Self {
-        let columns = (max_cells(effort) / matrix.n_rows).max(8);
+        let columns = (max_cells(effort, matrix.n_rows * matrix.row_len) / matrix.n_rows).max(8);
         Self::build(source, recipe, matrix, 1, matrix.row_len.div_ceil(columns))
     }
 
     /// All columns, with as many rows as the effort allows.
     pub(super) fn of_columns(source: &[u8], recipe: &FieldRecipe, matrix: Matrix, effort: Effort) -> Self {
-        let rows = (max_cells(effort) / matrix.row_len).max(8);
+        let rows = (max_cells(effort, matrix.n_rows * matrix.row_len) / matrix.row_len).max(8);
         Self::build(source, recipe, matrix, matrix.n_rows.div_ceil(rows), 1)
     }
 
@@ -90,10 +92,12 @@ impl Grid {
         let batch = if row_step == 1 { (ROWS_BATCH / matrix.row_len).max(1) } else { 1 };
         let (mut plane, mut rest) = (vec![0; batch * matrix.row_len], Vec::new());
         let mut cells = Vec::with_capacity(matrix.n_rows.div_ceil(row_step) * n_columns);
+        let mut row_sums = Vec::with_capacity(matrix.n_rows.div_ceil(row_step));
         for (at, rows) in source.chunks(batch * row_bytes).enumerate().step_by(row_step) {
             let plane = &mut plane[..rows.len() / row_bytes * matrix.row_len];
             top_plane(&split, &rows[..rows.len() / row_bytes * row_bytes], plane, &mut rest);
             for (row, fields) in (at * batch..).zip(plane.chunks_exact(matrix.row_len)) {
+                row_sums.push(fields.iter().map(|&field| u64::from(field)).sum());
                 if column_step == 1 {
                     cells.extend_from_slice(fields);
                 } else {
@@ -103,13 +107,24 @@ impl Grid {
                 }
             }
         }
-        Self { row_step, column_step, n_columns, cells }
+        Self { row_step, column_step, n_columns, cells, row_sums }
     }
 
-    /// The column of a cell in the matrix.
-    pub(super) fn column(&self, row: usize, cell: usize, matrix: Matrix) -> usize {
-        let first = if self.column_step == 1 { 0 } else { row % self.column_step };
-        (cell * self.column_step + first).min(matrix.row_len - 1)
+    /// All rows and columns, some rows at a time, each batch with its first row.
+    pub(super) fn for_each_batch(source: &[u8], recipe: &FieldRecipe, matrix: Matrix, mut visit: impl FnMut(&Self, usize)) {
+        let row_bytes = matrix.row_len * usize::from(recipe.layout.width);
+        let n_rows = ((1 << 18) / matrix.row_len).max(1);
+        for (batch, rows) in source.chunks(n_rows * row_bytes).enumerate() {
+            let part = Matrix { n_rows: rows.len() / row_bytes, row_len: matrix.row_len };
+            visit(&Self::build(rows, recipe, part, 1, 1), batch * n_rows);
+        }
+    }
+
+    /// What stands in the sampled columns of a list, once for every column that a row can start at.
+    pub(super) fn sampled_columns(&self, of_columns: &[u8]) -> Vec<Vec<u8>> {
+        let last = of_columns.len() - 1;
+        let at = |first: usize, cell: usize| of_columns[(cell * self.column_step + first).min(last)];
+        (0..self.column_step).map(|first| (0..self.n_columns).map(|cell| at(first, cell)).collect()).collect()
     }
 
     /// Rows of the grid, with the row of the matrix that each is.

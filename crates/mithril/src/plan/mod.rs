@@ -178,12 +178,13 @@ fn classed(source: &[u8], options: &FrameOptions, layout: Layout) -> TensorPlan 
         return own_tables(Recipe::Fields(only), source.len(), width);
     };
     let matrix = model.matrix;
-    let signs = if layout.sign && model.recipe.layout.sign { signs::model(source, layout, matrix) } else { None };
+    let signs = if layout.sign && model.recipe.layout.sign { signs::model(source, layout, matrix, options.effort) } else { None };
     let dead_rows = width >= 4 && matrix.row_len > 1 && grid::has_dead_rows(source, width, matrix);
-    if model.symbols.is_none() && signs.is_none() && !dead_rows {
+    if model.classes.is_none() && signs.is_none() && !dead_rows {
         return own_tables(Recipe::Fields(model.recipe), source.len(), width);
     }
-    let symbols = model.symbols.or_else(|| dead_rows.then(|| classes::one_class(source, &model.recipe, matrix)));
+    let classes = model.classes.or_else(|| dead_rows.then(|| classes::one_class(matrix)));
+    let symbols = classes.map(|classes| classes::tables(source, &model.recipe, matrix, classes));
     let recipe = if dead_rows { Recipe::Rows(model.recipe) } else { Recipe::Fields(model.recipe) };
     let shared = Shared::new(symbols, signs);
     if shared.to_bytes().len() > source.len() * MAX_SHARED_SHARE / 100 {

@@ -2,6 +2,7 @@
 
 use super::classes::quantiles;
 use super::grid::Matrix;
+use crate::options::Effort;
 use mithril_codec::Contexts;
 use mithril_codec::entropy::log2_65536ths;
 use mithril_codec::entropy::rans8::Frequencies;
@@ -13,11 +14,16 @@ const N_CLASSES: usize = 8;
 /// Signs looked at.
 const MAX_SIGNS: usize = 1 << 22;
 
-/// Coded signs must save this share of them, in 256ths: one in two hundred.
-const MIN_GAIN: u64 = 2;
+/// Coded signs must save this share of them, in 256ths: they cost decoding speed.
+const fn min_gain(effort: Effort) -> u64 {
+    match effort {
+        Effort::Max => 4,
+        _ => 8,
+    }
+}
 
 /// The better of row and column classes, if it saves enough.
-pub(super) fn model(source: &[u8], layout: Layout, matrix: Matrix) -> Option<(Contexts, Vec<Frequencies>)> {
+pub(super) fn model(source: &[u8], layout: Layout, matrix: Matrix, effort: Effort) -> Option<(Contexts, Vec<Frequencies>)> {
     let width = usize::from(layout.width);
     if matrix.n_rows < 16 || matrix.row_len < 16 {
         return None;
@@ -39,7 +45,7 @@ pub(super) fn model(source: &[u8], layout: Layout, matrix: Matrix) -> Option<(Co
     let by_row = Side::new(&rows, row_len);
     let by_column = Side::new(&columns, n_sampled);
     let side = if by_row.cost <= by_column.cost { &by_row } else { &by_column };
-    if side.cost > 256 - MIN_GAIN {
+    if side.cost > 256 - min_gain(effort) {
         return None;
     }
     let contexts = if by_row.cost <= by_column.cost {

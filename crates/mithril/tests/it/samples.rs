@@ -244,18 +244,18 @@ fn skewed(n: u64, len: usize) -> Vec<u8> {
 }
 
 /// Classes of rows and columns, and data whose size depends on both. Some rows have dead low bits.
-fn classed(dtype: Dtype, dead_rows: bool) -> (Vec<u8>, Contexts) {
+fn classed(dtype: Dtype, n_column_classes: usize, dead_rows: bool) -> (Vec<u8>, Contexts) {
     let (n_rows, row_len) = (48, 40);
     let row_class = |row: usize| row % 3;
-    let column_class = |column: usize| usize::from(column % 7 == 0);
+    let column_class = |column: usize| column * column % 11 % n_column_classes;
     let mut random = Random::new(11);
     let mut raw = Vec::new();
     for row in 0..n_rows {
         for column in 0..row_len {
-            let scale = [0.01, 0.2, 3.0][row_class(row)] * [1.0, 0.1][column_class(column)];
+            let scale = [0.01, 0.2, 3.0][row_class(row)] * [1.0, 0.1, 0.3, 0.02][column_class(column) % 4];
             let mut value = random.gaussian() * scale;
             // Signs lean to one side, more in some columns.
-            if random.below(4) < 2 + column_class(column) as u64 {
+            if random.below(4) < 2 + column_class(column) as u64 % 2 {
                 value = value.abs();
             }
             let mut element = float(dtype, value);
@@ -272,7 +272,7 @@ fn classed(dtype: Dtype, dead_rows: bool) -> (Vec<u8>, Contexts) {
     (raw, Contexts::new(rows, columns))
 }
 
-fn shared_tables(dtype: Dtype, raw: &[u8], contexts: &Contexts, coder: SymbolCoder, signs: bool) -> Shared {
+fn shared_tables(dtype: Dtype, raw: &[u8], contexts: &Contexts, tables: Tables, signs: bool) -> Shared {
     let width = dtype.unit_len();
     let mantissa = u32::from(dtype.layout().unwrap().mantissa);
     let mut counts = vec![[0u32; 256]; contexts.n_contexts()];
@@ -283,8 +283,9 @@ fn shared_tables(dtype: Dtype, raw: &[u8], contexts: &Contexts, coder: SymbolCod
         let context = contexts.context(at / contexts.row_len(), at % contexts.row_len());
         counts[context][exponent as usize] += 1;
     }
-    let tables = match coder {
-        SymbolCoder::Rans8 => {
+    let tables = match tables {
+        Tables::PerBlock => SymbolTables::Rans8PerBlock,
+        Tables::Rans8 => {
             let window = |counts: &[u32; 256]| {
                 let last = counts.iter().rposition(|&n| n > 0).unwrap();
                 let first = last.saturating_sub(15);
@@ -295,7 +296,7 @@ fn shared_tables(dtype: Dtype, raw: &[u8], contexts: &Contexts, coder: SymbolCod
             SymbolTables::Rans8(counts.iter().map(window).collect())
         }
         // One of everything: groups may hold symbols of the next context.
-        _ => SymbolTables::rans12(
+        Tables::Rans12 => SymbolTables::rans12(
             counts.iter().map(|c| rans12::FrequencyTable::from_counts(&c.map(|n| 20 * n + 1)).unwrap()).collect(),
         ),
     };
@@ -303,11 +304,22 @@ fn shared_tables(dtype: Dtype, raw: &[u8], contexts: &Contexts, coder: SymbolCod
     Shared::new(Some((contexts.clone(), tables)), signs.then(|| (contexts.clone(), quads)))
 }
 
-fn shared_sample(name: &'static str, dtype: Dtype, coder: SymbolCoder, signs: bool, rows: bool) -> Sample {
-    let (raw, contexts) = classed(dtype, rows);
+/// What the blocks of a sample share besides classes.
+#[derive(Clone, Copy, PartialEq)]
+enum Tables {
+    Rans8,
+    PerBlock,
+    Rans12,
+}
+
+fn shared_sample(name: &'static str, dtype: Dtype, tables: Tables, signs: bool, rows: bool) -> Sample {
+    // Two, four and eight classes of columns: kernels differ.
+    let n_column_classes = [2, 8, 4][tables as usize];
+    let (raw, contexts) = classed(dtype, n_column_classes, rows);
+    let coder = if tables == Tables::Rans12 { SymbolCoder::Rans12 } else { SymbolCoder::Rans8 };
     let recipe = FieldRecipe { layout: dtype.layout().unwrap(), joint: 0, base: 0, coder };
     let recipe = if rows { Recipe::Rows(recipe) } else { Recipe::Fields(recipe) };
-    let shared = shared_tables(dtype, &raw, &contexts, coder, signs);
+    let shared = shared_tables(dtype, &raw, &contexts, tables, signs);
     let shape = Some(vec![48, 40]);
     // Blocks hold whole rows; several of them show that the place of a block matters.
     let block_len = 24 * 40 * dtype.unit_len();
@@ -363,12 +375,13 @@ pub(crate) fn every_kind() -> Vec<Sample> {
         sample("planes_tail", Dtype::U16, planes(2, &zstd), [skewed(9, 800), vec![9]].concat()),
         sample("palette", F32, palette(Recipe::Stored), pattern("few", F32, 1200, 6)),
         sample("sparse", F32, sparse(F32), pattern("sparse", F32, 3000, 8)),
-        shared_sample("shared_rans8", Bf16, Rans8, false, false),
-        shared_sample("shared_rans12", Bf16, Rans12, false, false),
-        shared_sample("shared_signs", Bf16, Rans8, true, false),
-        shared_sample("shared_f32", F32, Rans12, true, false),
-        shared_sample("rows_rans8", F32, Rans8, false, true),
-        shared_sample("rows_signs", F32, Rans12, true, true),
+        shared_sample("shared_rans8", Bf16, Tables::Rans8, false, false),
+        shared_sample("shared_per_block", Bf16, Tables::PerBlock, false, false),
+        shared_sample("shared_rans12", Bf16, Tables::Rans12, false, false),
+        shared_sample("shared_signs", Bf16, Tables::Rans8, true, false),
+        shared_sample("shared_f32", F32, Tables::Rans12, true, false),
+        shared_sample("rows_rans8", F32, Tables::Rans8, false, true),
+        shared_sample("rows_signs", F32, Tables::Rans12, true, true),
     ];
     // Several blocks, the length not known in advance, as a stream is written.
     let raw = pattern("weights", Bf16, 2500, 1);
@@ -439,6 +452,7 @@ mod tests {
         ("palette", 4, None),
         ("sparse", 5, None),
         ("shared_rans8", 2, None),
+        ("shared_per_block", 2, None),
         ("shared_rans12", 2, None),
         ("shared_signs", 2, None),
         ("shared_f32", 2, None),

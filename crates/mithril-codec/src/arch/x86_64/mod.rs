@@ -12,6 +12,7 @@ mod split;
 mod tiles;
 mod window;
 
+pub(crate) use scatter::Columns;
 use std::arch::x86_64::*;
 
 /// Proof that this CPU has AVX2 and the bit instructions that come with it.

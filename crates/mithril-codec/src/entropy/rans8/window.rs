@@ -83,7 +83,7 @@ impl Window {
     /// Bits that these counts of 256 values cost in this window, in 256ths; escapes included, at `escape_bits` each.
     pub fn cost_bits(&self, counts: &[u32; 256], escape_bits: u64) -> u64 {
         let escaped = u64::from(8 - (self.frequencies.bytes()[usize::from(self.escape_symbol())].ilog2())) + escape_bits;
-        (0u8..).zip(counts).fold(0, |total, (value, &count)| {
+        (0..=u8::MAX).zip(counts).fold(0, |total, (value, &count)| {
             let freq = self.frequencies.bytes().get(usize::from(value.wrapping_sub(self.offset)));
             let bits = match freq {
                 Some(&freq) if freq > 0 => (u64::from(8u32 << 16) - super::super::log2_65536ths(u64::from(freq))) >> 8,
