@@ -28,7 +28,8 @@ const RULES: &[Rule] = &[
 const UNSAFE: &str = "crates/mithril-codec/src/arch";
 
 /// What `mithril-codec` may not touch: files, threads, clocks, the environment, the network.
-const FORBIDDEN_IN_CODEC: &[&str] = &["std::fs", "std::thread", "std::time", "std::env", "std::net", "std::process"];
+const FORBIDDEN_IN_CODEC: &[&str] =
+    &["std::fs", "std::thread", "std::time", "std::env", "std::net", "std::process"];
 
 /// Fails with every rule that is broken.
 pub(crate) fn check() -> Outcome {
@@ -61,7 +62,11 @@ fn dependency_faults() -> Result<Vec<String>, Box<dyn std::error::Error>> {
             let on = dependency["name"].as_str().unwrap_or_default();
             // Tests may use what they like.
             let allowed = dependency["kind"] == "dev"
-                || if own.contains(&on) { rule.own.contains(&on) } else { rule.others.is_none_or(|others| others.contains(&on)) };
+                || if own.contains(&on) {
+                    rule.own.contains(&on)
+                } else {
+                    rule.others.is_none_or(|others| others.contains(&on))
+                };
             if !allowed {
                 faults.push(format!("crate `{name}` may not depend on `{on}`"));
             }
@@ -103,8 +108,13 @@ fn code_of(line: &str) -> String {
 
 /// Whether a line opens an unsafe block, function, implementation or trait.
 fn has_unsafe(code: &str) -> bool {
-    let words: Vec<&str> = code.split(|c: char| !(c.is_alphanumeric() || c == '_' || c == '{')).filter(|w| !w.is_empty()).collect();
-    words.windows(2).any(|pair| pair[0] == "unsafe" && ["{", "fn", "impl", "trait", "extern"].contains(&pair[1]))
+    let words: Vec<&str> = code
+        .split(|c: char| !(c.is_alphanumeric() || c == '_' || c == '{'))
+        .filter(|w| !w.is_empty())
+        .collect();
+    words
+        .windows(2)
+        .any(|pair| pair[0] == "unsafe" && ["{", "fn", "impl", "trait", "extern"].contains(&pair[1]))
 }
 
 #[cfg(test)]

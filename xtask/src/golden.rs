@@ -80,9 +80,20 @@ impl Frame {
             let place = Place { first_byte, next: &[] };
             let len = encode_block(&self.recipe, &self.header.shared, place, block, &mut scratch, &mut coded);
             if first_byte == 0 && !coded[..len].starts_with(self.starts_with) {
-                return Err(format!("coded block starts with {:?}, not {:?}", &coded[..len.min(8)], self.starts_with).into());
+                return Err(format!(
+                    "coded block starts with {:?}, not {:?}",
+                    &coded[..len.min(8)],
+                    self.starts_with
+                )
+                .into());
             }
-            push_block(&mut frame, &mut trailer, checksums.then(|| checksum(block)), block.len(), &coded[..len])?;
+            push_block(
+                &mut frame,
+                &mut trailer,
+                checksums.then(|| checksum(block)),
+                block.len(),
+                &coded[..len],
+            )?;
             first_byte += block.len() as u64;
         }
         trailer.write(&mut frame);
@@ -101,7 +112,8 @@ pub(crate) fn push_block(
     let (coded_len, raw_len) = (u32::try_from(coded.len())?, u32::try_from(raw_len)?);
     let at = frame.len();
     frame.resize(at + BlockHeader::len(checksum.is_some()), 0);
-    BlockHeader { coded_len, raw_len, checksum: checksum.unwrap_or(0) }.write(checksum.is_some(), &mut frame[at..]);
+    BlockHeader { coded_len, raw_len, checksum: checksum.unwrap_or(0) }
+        .write(checksum.is_some(), &mut frame[at..]);
     frame.extend(coded);
     trailer.coded_lens.push(coded_len);
     Ok(())
@@ -165,9 +177,12 @@ fn write_once(path: &str, bytes: &[u8]) -> Outcome {
 
 /// Adds an entry to a section of the index; an entry that is there must be the same.
 fn add(section: &mut Value, file: &str, entry: Value) -> Outcome {
-    let section: &mut Map<String, Value> = section.as_object_mut().ok_or("golden/index.json is not an index")?;
+    let section: &mut Map<String, Value> =
+        section.as_object_mut().ok_or("golden/index.json is not an index")?;
     match section.get(file) {
-        Some(there) if *there != entry => Err(format!("golden/index.json says {there} about {file}, not {entry}").into()),
+        Some(there) if *there != entry => {
+            Err(format!("golden/index.json says {there} about {file}, not {entry}").into())
+        }
         Some(_) => Ok(()),
         None => {
             section.insert(file.to_owned(), entry);
@@ -185,9 +200,19 @@ fn frame(name: &str, raw: &[u8]) -> Option<Frame> {
         "f32_scalar" => Frame::new(Dtype::F32, Recipe::Stored, &[0]).with_shape(&[]),
         "bytes_stored" => Frame::new(Dtype::Bytes, Recipe::Stored, &[0]).with_block_len(500),
         "bytes_constant" => Frame::new(Dtype::Bytes, Recipe::Stored, &[1]),
-        "bf16_symbols_constant" | "bf16_rans8_one_stream" => Frame::new(Dtype::Bf16, fields(Dtype::Bf16)?, &[2, 0b101]),
-        "bf16_rans8_four_streams" => Frame::new(Dtype::Bf16, fields(Dtype::Bf16)?, &[2, 0b1_0101]).with_shape(&[16416]),
-        "f16_rans8_four_streams" => Frame::new(Dtype::F16, fields(Dtype::F16)?, &[2, 0b1_0101]).with_shape(&[128, 128]),
+        "bf16_symbols_constant" | "bf16_rans8_one_stream" => {
+            Frame::new(Dtype::Bf16, fields(Dtype::Bf16)?, &[2, 0b101])
+        }
+        "bf16_rans8_four_streams" => {
+            Frame::new(Dtype::Bf16, fields(Dtype::Bf16)?, &[2, 0b1_0101]).with_shape(&[16416])
+        }
+        "f16_rans8_four_streams" => {
+            Frame::new(Dtype::F16, fields(Dtype::F16)?, &[2, 0b1_0101]).with_shape(&[128, 128])
+        }
+        "f16_joint_dead" => {
+            let recipe = FieldRecipe { joint: 2, ..field_recipe(Dtype::F16)? };
+            Frame::new(Dtype::F16, Recipe::Fields(recipe), &[2, 0b101, 10, 2, 1])
+        }
         "f32_rans8_four_streams" => Frame::new(Dtype::F32, fields(Dtype::F32)?, &[2, 0b1_0110, 23, 0, 0]),
         "f32_dead_bits" => Frame::new(Dtype::F32, fields(Dtype::F32)?, &[2, 0b1_0110, 23, 0, 13]),
         "f64_two_byte_escapes" => {
@@ -217,12 +242,18 @@ fn frame(name: &str, raw: &[u8]) -> Option<Frame> {
             let contexts = classes(128, 100);
             let tables = rans12_tables(&contexts, joint()?, raw)?;
             let shared = Shared::new(Some((contexts, tables)), None);
-            Frame::new(Dtype::Bf16, Recipe::Fields(joint()?), &[2, 0b101, 7, 2]).matrix([128, 100], 80, shared)
+            Frame::new(Dtype::Bf16, Recipe::Fields(joint()?), &[2, 0b101, 7, 2]).matrix(
+                [128, 100],
+                80,
+                shared,
+            )
         }
         "bf16_classed_rans8" => {
             let shared = Shared::new(Some((classes(120, 70), SymbolTables::Rans8PerBlock)), None);
             Frame::new(Dtype::Bf16, fields(Dtype::Bf16)?, &[2, 0b101]).matrix([120, 70], 70, shared)
         }
+        "bf16_classed_four_columns" => halving_columns(40, 61, 4)?,
+        "bf16_classed_eight_columns" => halving_columns(20, 260, 8)?,
         "bf16_shared_coded_signs" => {
             let contexts = classes(90, 75);
             let tables = rans8_tables(&contexts, field_recipe(Dtype::Bf16)?, raw);
@@ -241,20 +272,29 @@ fn frame(name: &str, raw: &[u8]) -> Option<Frame> {
             let contexts = classes(48, 80);
             let tables = rans8_tables(&contexts, field_recipe(Dtype::F32)?, raw);
             let shared = Shared::new(Some((contexts, tables)), None);
-            Frame::new(Dtype::F32, Recipe::Rows(field_recipe(Dtype::F32)?), &[6, 4]).matrix([48, 80], 24, shared)
+            Frame::new(Dtype::F32, Recipe::Rows(field_recipe(Dtype::F32)?), &[6, 4]).matrix(
+                [48, 80],
+                24,
+                shared,
+            )
         }
-        "bf16_no_length_no_checksums" => {
-            Frame::new(Dtype::Bf16, fields(Dtype::Bf16)?, &[2, 0b101]).with_block_len(4096).streamed().with_shape(&[3000])
-        }
+        "bf16_no_length_no_checksums" => Frame::new(Dtype::Bf16, fields(Dtype::Bf16)?, &[2, 0b101])
+            .with_block_len(4096)
+            .streamed()
+            .with_shape(&[3000]),
         "i32_planes_zstd" => Frame::new(Dtype::I32, planes(4, zstd), &[3, 4, 5]),
         "i64_planes" => Frame::new(Dtype::I64, planes(8, Vec::new()), &[3, 8]),
         "u16_planes_huffman" => Frame::new(Dtype::U16, planes(2, Vec::new()), &[3, 2, 3]),
         "i16_planes_huffman_one_stream" => Frame::new(Dtype::I16, planes(2, Vec::new()), &[3, 2, 3]),
         "bytes_planes_rans12" => Frame::new(Dtype::Bytes, planes(1, Vec::new()), &[3, 1, 4]),
         "bytes_planes_lz4" => Frame::new(Dtype::Bytes, planes(1, vec![Compressor::Lz4]), &[3, 1, 6]),
-        "bytes_planes_brotli" => Frame::new(Dtype::Bytes, planes(1, vec![Compressor::Brotli { quality: 9 }]), &[3, 1, 7]),
+        "bytes_planes_brotli" => {
+            Frame::new(Dtype::Bytes, planes(1, vec![Compressor::Brotli { quality: 9 }]), &[3, 1, 7])
+        }
         "f4_nibbles_rans8" => Frame::new(Dtype::F4, planes(0, Vec::new()), &[3, 0, 2]),
-        "f6_planes_width_three" => Frame::new(Dtype::F6E2m3, planes(3, Vec::new()), &[3, 3]).with_shape(&[2800]),
+        "f6_planes_width_three" => {
+            Frame::new(Dtype::F6E2m3, planes(3, Vec::new()), &[3, 3]).with_shape(&[2800])
+        }
         "bool_planes_rans8" => Frame::new(Dtype::Bool, planes(1, Vec::new()), &[3, 1, 2]).with_shape(&[5000]),
         "f32_palette" => {
             let otherwise = Box::new(Recipe::Stored);
@@ -266,6 +306,20 @@ fn frame(name: &str, raw: &[u8]) -> Option<Frame> {
         }
         _ => return None,
     })
+}
+
+/// A matrix whose last classes of columns are small, with tables per block.
+fn halving_columns(n_rows: u64, n_columns: u64, n_classes: u64) -> Option<Frame> {
+    // Each class has half as many columns as the one before; the last ones hardly any.
+    let class = |column: u64| u64::from((column + 1).trailing_zeros()).min(n_classes - 1);
+    let columns = (0..n_columns).map(|column| class(column).to_le_bytes()[0]).collect();
+    let contexts = Contexts::new(row_classes(n_rows), columns);
+    let shared = Shared::new(Some((contexts, SymbolTables::Rans8PerBlock)), None);
+    Some(Frame::new(Dtype::Bf16, fields(Dtype::Bf16)?, &[2, 0b101]).matrix(
+        [n_rows, n_columns],
+        n_rows,
+        shared,
+    ))
 }
 
 fn field_recipe(dtype: Dtype) -> Option<FieldRecipe> {
@@ -290,7 +344,10 @@ fn row_classes(n_rows: u64) -> Vec<u8> {
 }
 
 fn classes(n_rows: u64, n_columns: u64) -> Contexts {
-    Contexts::new(row_classes(n_rows), (0..n_columns).map(|column| column_class(column).to_le_bytes()[0]).collect())
+    Contexts::new(
+        row_classes(n_rows),
+        (0..n_columns).map(|column| column_class(column).to_le_bytes()[0]).collect(),
+    )
 }
 
 /// What a plane holds of every element, by context.

@@ -81,20 +81,44 @@ pub(crate) fn frames() -> Result<Vec<Rejected>, Box<dyn std::error::Error>> {
     let unsupported = ("unsupported", "Block.Unsupported");
     let good = Parts::stored().write()?;
     let mut frames: Vec<Rejected> = vec![
-        ("magic_of_another_format", ("corrupt", "NotAFrame"), Parts::stored().with_header(0, b"MCKP").write()?),
+        (
+            "magic_of_another_format",
+            ("corrupt", "NotAFrame"),
+            Parts::stored().with_header(0, b"MCKP").write()?,
+        ),
         ("version_2", ("unsupported", "UnsupportedVersion"), Parts::stored().with_header(4, &[2]).write()?),
-        ("reserved_frame_flag", ("unsupported", "Unknown"), Parts::stored().with_header(5, &[0b1111]).write()?),
+        (
+            "reserved_frame_flag",
+            ("unsupported", "Unknown"),
+            Parts::stored().with_header(5, &[0b1111]).write()?,
+        ),
         ("dtype_23", ("unsupported", "Unknown"), Parts::stored().with_header(6, &[23]).write()?),
         ("rank_65", ("corrupt", "Limit"), Parts::stored().with_header(7, &[65]).write()?),
         ("block_len_zero", ("corrupt", "Limit"), Parts::stored().with_header(8, &[0; 4]).write()?),
-        ("block_len_not_whole_units", ("corrupt", "Limit"), Parts::stored().with_header(8, &[66, 0, 0, 0]).write()?),
+        (
+            "block_len_not_whole_units",
+            ("corrupt", "Limit"),
+            Parts::stored().with_header(8, &[66, 0, 0, 0]).write()?,
+        ),
         ("shared_len_4_gib", ("corrupt", "Limit"), Parts::stored().with_header(12, &[0xff; 4]).write()?),
-        ("raw_len_2_to_the_60", ("corrupt", "Corrupt"), Parts::stored().with_header(16, &(1u64 << 60).to_le_bytes()).write()?),
+        (
+            "raw_len_2_to_the_60",
+            ("corrupt", "Corrupt"),
+            Parts::stored().with_header(16, &(1u64 << 60).to_le_bytes()).write()?,
+        ),
         ("shape_of_17_elements", ("corrupt", "Corrupt"), Parts::stored().with_header(24, &[17]).write()?),
-        ("shape_product_overflows", ("corrupt", "Corrupt"), Parts::stored().with_header(24, &[0xff; 8]).write()?),
+        (
+            "shape_product_overflows",
+            ("corrupt", "Corrupt"),
+            Parts::stored().with_header(24, &[0xff; 8]).write()?,
+        ),
         ("raw_len_not_flagged", ("corrupt", "Corrupt"), Parts::stored().with_header(5, &[0b011]).write()?),
         ("shape_not_flagged", ("corrupt", "Corrupt"), Parts::stored().with_header(5, &[0b101]).write()?),
-        ("trailer_raw_len_differs", ("corrupt", "Corrupt"), Parts { trailer_raw_len: 65, ..Parts::stored() }.write()?),
+        (
+            "trailer_raw_len_differs",
+            ("corrupt", "Corrupt"),
+            Parts { trailer_raw_len: 65, ..Parts::stored() }.write()?,
+        ),
         ("short_block_before_the_last", ("corrupt", "Corrupt"), short_block_first().write()?),
         ("cut_within_header", ("truncated", "Truncated"), good[..30].to_vec()),
         ("cut_within_block", ("truncated", "Truncated"), good[..90].to_vec()),
@@ -123,7 +147,11 @@ pub(crate) fn frames() -> Result<Vec<Rejected>, Box<dyn std::error::Error>> {
         ("huffman_without_end_mark", corrupt, stream(3, &huffman_without_end_mark())),
         ("stored_stream_too_short", corrupt, stream(0, &[0; 50])),
         ("stream_coder_8", unsupported, stream(8, &[0; 50])),
-        ("stream_longer_than_its_block", ("truncated", "Block.Truncated"), vec![3, 1, 0, 64, 0, 0, 0, 1, 2, 3]),
+        (
+            "stream_longer_than_its_block",
+            ("truncated", "Block.Truncated"),
+            vec![3, 1, 0, 64, 0, 0, 0, 1, 2, 3],
+        ),
         ("zstd_bomb", corrupt, stream(5, &zstd_bomb())),
         ("lz4_block_too_short", corrupt, stream(6, &[0x10, 7])),
         ("planes_of_17_bytes", corrupt, vec![3, 17, 1, 0]),

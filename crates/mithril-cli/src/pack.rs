@@ -33,7 +33,7 @@ pub(crate) fn compress(arguments: &CompressArguments) -> Result<(), Failure> {
     }
     let target = arguments.output.as_deref().map(Target::named).unwrap_or_else(|| match is_stdio(path) {
         true => Target::Stdout,
-        false => Target::File(PathBuf::from(format!("{}.{SUFFIX}", path.display()))),
+        false => Target::File(with_suffix(path)),
     });
     if matches!(target, Target::Stdout) && io::stdout().is_terminal() {
         let message = "compressed data is not written to a terminal";
@@ -205,6 +205,14 @@ fn read_some(reader: &mut impl Read, buffer: &mut [u8]) -> io::Result<usize> {
 /// The library's own error, where an `io::Error` carries one.
 fn library_error(error: &io::Error) -> Option<&Error> {
     error.get_ref().and_then(|inner| inner.downcast_ref())
+}
+
+/// The name of a file's frame: its own, with our suffix behind it.
+fn with_suffix(path: &Path) -> PathBuf {
+    let mut name = path.as_os_str().to_owned();
+    name.push(".");
+    name.push(SUFFIX);
+    name.into()
 }
 
 fn is_stdio(path: &Path) -> bool {

@@ -99,9 +99,13 @@ pub(super) fn decode(
         _ => return Err(CodecError::corrupt("number of rANS8 streams")),
     };
     for (bucket, first) in buckets.ranges().zip(&starts) {
-        for (signs, &quad) in bucketed[bucket].chunks_mut(QUAD).zip(&bytes[*first..]) {
-            let four = (u32::from(quad) * 0x0020_4081 & 0x0101_0101).to_le_bytes();
-            signs.copy_from_slice(&four[..signs.len()]);
+        // One multiplication spreads four bits over four bytes.
+        let spread = |quad: u8| (u32::from(quad) * 0x0020_4081 & 0x0101_0101).to_le_bytes();
+        let (whole, last) = bucketed[bucket].as_chunks_mut::<QUAD>();
+        let quads = &bytes[*first..];
+        whole.iter_mut().zip(quads).for_each(|(signs, &quad)| *signs = spread(quad));
+        if !last.is_empty() {
+            last.copy_from_slice(&spread(quads[whole.len()])[..last.len()]);
         }
     }
     buckets.scatter(bucketed, plane);

@@ -7,18 +7,20 @@ use serde_json::Value;
 use std::collections::BTreeSet;
 
 fn index() -> Value {
-    serde_json::from_slice(&std::fs::read(repository("golden/index.json")).unwrap()).unwrap()
+    let bytes = std::fs::read(repository("golden/index.json")).expect("golden/index.json is there");
+    serde_json::from_slice(&bytes).expect("golden/index.json is JSON")
 }
 
 /// Names of the frames in a directory.
 fn files(directory: &str) -> BTreeSet<String> {
-    let entries = std::fs::read_dir(repository(directory)).unwrap();
-    let names = entries.map(|entry| entry.unwrap().file_name().into_string().unwrap());
+    let entries = std::fs::read_dir(repository(directory)).expect("directory of golden files");
+    let names =
+        entries.map(|entry| entry.expect("entry of a directory").file_name().to_string_lossy().into_owned());
     names.filter(|name| name.ends_with(".mthf")).collect()
 }
 
 fn keys(section: &Value) -> BTreeSet<String> {
-    section.as_object().unwrap().keys().cloned().collect()
+    section.as_object().into_iter().flat_map(|section| section.keys().cloned()).collect()
 }
 
 #[test]

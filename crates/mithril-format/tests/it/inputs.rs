@@ -116,6 +116,12 @@ fn f16_rans8_four_streams() -> Vec<u8> {
     with_specials(weights(16384, 2, 10, 15, 5), 2, &specials)
 }
 
+fn f16_joint_dead() -> Vec<u8> {
+    let mut bytes = weights(1000, 2, 10, 15, 38);
+    bytes.iter_mut().step_by(2).for_each(|low| *low &= 0xfe);
+    bytes
+}
+
 fn f32_rans8_four_streams() -> Vec<u8> {
     let specials = [0, 0x8000_0000, 0x7f80_0000, 0xff80_0000, 0x7fc0_0001, 0xffff_ffff, 1, 0x807f_ffff];
     with_specials(weights(16384, 4, 23, 124, 6), 4, &specials)
@@ -131,7 +137,8 @@ fn f32_dead_bits() -> Vec<u8> {
 }
 
 fn f64_two_byte_escapes() -> Vec<u8> {
-    let specials = [0, 1 << 63, 0x7ff << 52, 0xfff << 52, 0x7ff8_0000_0000_0001, u64::MAX, 1, 0x4341_c379_37e0_8000];
+    let specials =
+        [0, 1 << 63, 0x7ff << 52, 0xfff << 52, 0x7ff8_0000_0000_0001, u64::MAX, 1, 0x4341_c379_37e0_8000];
     with_specials(weights(700, 8, 52, 1020, 8), 8, &specials)
 }
 
@@ -180,7 +187,9 @@ fn classed(n_rows: u64, n_columns: u64, width: usize, mantissa: u32, seed: u64) 
     let places = (0..n_rows).flat_map(|row| (0..n_columns).map(move |column| (row, column)));
     elements(
         width,
-        places.map(|(row, column)| weight(&mut random, width, mantissa, 124 - 3 * row_class(row) - 2 * column_class(column))),
+        places.map(|(row, column)| {
+            weight(&mut random, width, mantissa, 124 - 3 * row_class(row) - 2 * column_class(column))
+        }),
     )
 }
 
@@ -206,6 +215,14 @@ fn bf16_classed_rans8() -> Vec<u8> {
     with_specials(classed(120, 70, 2, 7, 35), 2, &[0x0000, 0x7f80, 0xffff])
 }
 
+fn bf16_classed_four_columns() -> Vec<u8> {
+    weights(40 * 61, 2, 7, 124, 36)
+}
+
+fn bf16_classed_eight_columns() -> Vec<u8> {
+    weights(20 * 260, 2, 7, 124, 37)
+}
+
 fn bf16_shared_coded_signs() -> Vec<u8> {
     let mut bytes = classed(90, 75, 2, 7, 17);
     let mut random = Random::new(18);
@@ -218,10 +235,13 @@ fn bf16_shared_coded_signs() -> Vec<u8> {
 
 fn f16_signs_only() -> Vec<u8> {
     let mut random = Random::new(19);
-    elements(2, (0..4000u64).map(|i| {
-        let negative = u64::from(random.below(16) < 1 + 13 * (row_class(i / 100) % 2));
-        weight(&mut random, 2, 10, 15) & 0x7fff | negative << 15
-    }))
+    elements(
+        2,
+        (0..4000u64).map(|i| {
+            let negative = u64::from(random.below(16) < 1 + 13 * (row_class(i / 100) % 2));
+            weight(&mut random, 2, 10, 15) & 0x7fff | negative << 15
+        }),
+    )
 }
 
 fn f32_rows() -> Vec<u8> {
@@ -299,13 +319,19 @@ fn f32_palette() -> Vec<u8> {
 
 fn f32_sparse() -> Vec<u8> {
     let mut random = Random::new(33);
-    let mut bytes = elements(4, (0..8002).map(|_| if random.below(9) == 0 { weight(&mut random, 4, 23, 124) } else { 0 }));
+    let mut bytes = elements(
+        4,
+        (0..8002).map(|_| if random.below(9) == 0 { weight(&mut random, 4, 23, 124) } else { 0 }),
+    );
     bytes.push(77);
     bytes
 }
 
-/// Every golden frame of version 0.1.0, without the version in its name, and what it holds.
-pub(crate) const V0_1_0: &[(&str, fn() -> Vec<u8>)] = &[
+/// The name of a golden frame without its version, and what it holds.
+pub(crate) type Input = (&'static str, fn() -> Vec<u8>);
+
+/// Every golden frame of version 0.1.0.
+pub(crate) const V0_1_0: &[Input] = &[
     ("bytes_empty", bytes_empty),
     ("f32_empty_shape", f32_empty_shape),
     ("f32_scalar", f32_scalar),
@@ -315,6 +341,7 @@ pub(crate) const V0_1_0: &[(&str, fn() -> Vec<u8>)] = &[
     ("bf16_rans8_one_stream", bf16_rans8_one_stream),
     ("bf16_rans8_four_streams", bf16_rans8_four_streams),
     ("f16_rans8_four_streams", f16_rans8_four_streams),
+    ("f16_joint_dead", f16_joint_dead),
     ("f32_rans8_four_streams", f32_rans8_four_streams),
     ("f32_dead_bits", f32_dead_bits),
     ("f64_two_byte_escapes", f64_two_byte_escapes),
@@ -329,6 +356,8 @@ pub(crate) const V0_1_0: &[(&str, fn() -> Vec<u8>)] = &[
     ("bf16_shared_rans8", bf16_shared_rans8),
     ("bf16_shared_rans12_joint", bf16_shared_rans12_joint),
     ("bf16_classed_rans8", bf16_classed_rans8),
+    ("bf16_classed_four_columns", bf16_classed_four_columns),
+    ("bf16_classed_eight_columns", bf16_classed_eight_columns),
     ("bf16_shared_coded_signs", bf16_shared_coded_signs),
     ("f16_signs_only", f16_signs_only),
     ("f32_rows", f32_rows),

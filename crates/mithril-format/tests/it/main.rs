@@ -26,7 +26,8 @@ fn decode(frame: &[u8]) -> Result<Vec<u8>, FormatError> {
 
 /// The variant of an error, as `golden/index.json` names it.
 fn error_name(error: &FormatError) -> String {
-    let variant = |debug: String| debug.split(|c: char| !c.is_alphanumeric()).next().unwrap_or_default().to_owned();
+    let variant =
+        |debug: String| debug.split(|c: char| !c.is_alphanumeric()).next().unwrap_or_default().to_owned();
     match error {
         FormatError::Block { source, .. } => format!("Block.{}", variant(format!("{source:?}"))),
         error => variant(format!("{error:?}")),
@@ -36,7 +37,9 @@ fn error_name(error: &FormatError) -> String {
 /// What a caller can do about an error: the kinds of `docs/format/README.md`.
 fn error_kind(error: &FormatError) -> &'static str {
     match error {
-        FormatError::Truncated { .. } | FormatError::Block { source: CodecError::Truncated { .. }, .. } => "truncated",
+        FormatError::Truncated { .. } | FormatError::Block { source: CodecError::Truncated { .. }, .. } => {
+            "truncated"
+        }
         FormatError::UnsupportedVersion { .. }
         | FormatError::Unknown { .. }
         | FormatError::Block { source: CodecError::Unsupported { .. }, .. } => "unsupported",

@@ -31,9 +31,6 @@ pub(super) fn models(source: &[u8], recipe: &FieldRecipe, matrix: Matrix, effort
     let search = Search { recipe, matrix, rest_bits: rest_bits(recipe) };
     let by_row = Grid::of_rows(source, recipe, matrix, effort);
     let mut models = vec![search.own_tables(&by_row)];
-    if matrix.row_len < 16 || matrix.n_rows < 16 {
-        return models;
-    }
     let by_column = Grid::of_columns(source, recipe, matrix, effort);
     let rounds = if effort == Effort::Max { 2 } else { 0 };
     let mut row = Classes { rows: quantiles(&by_row.row_sums, N_CLASSES), columns: vec![0; matrix.row_len] };
@@ -145,7 +142,7 @@ impl Search<'_> {
     fn shared_classes(&self, grid: &Grid, classes: Classes) -> Model {
         let counts = self.counts(grid, &classes);
         let bits: u64 = counts.iter().map(|counts| self.coded_bits(counts)).sum();
-        let n_blocks = self.n() / 131_072 + 1;
+        let n_blocks = self.n() / 262_144 + 1;
         // Tables fit the sample better than the tensor: by about half a bit and a half per cell.
         let fitted = counts.iter().flatten().filter(|&&count| count > 0).count() as u64 * 256;
         let tables: u64 = match self.recipe.coder {

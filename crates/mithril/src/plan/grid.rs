@@ -12,6 +12,9 @@ pub(super) struct Matrix {
     pub(super) row_len: usize,
 }
 
+/// Fewer rows or columns are not worth classes.
+const MIN_LEN: usize = 16;
+
 /// Rows of more elements do not fit a block.
 const MAX_ROW_LEN: usize = 1 << 20;
 
@@ -44,8 +47,8 @@ impl Matrix {
         let mut views: Vec<Self> = Vec::new();
         for row_len in row_lens {
             let Ok(row_len) = usize::try_from(row_len) else { continue };
-            let fits = (1..=MAX_ROW_LEN).contains(&row_len) && n.is_multiple_of(row_len);
-            if fits && n / row_len <= MAX_LISTED && !views.iter().any(|view| view.row_len == row_len) {
+            let fits = (MIN_LEN..=MAX_ROW_LEN).contains(&row_len) && n.is_multiple_of(row_len);
+            if fits && (MIN_LEN..=MAX_LISTED).contains(&(n / row_len)) && !views.iter().any(|view| view.row_len == row_len) {
                 views.push(Self { n_rows: n / row_len, row_len });
             }
         }

@@ -11,8 +11,11 @@ use mithril_codec::transform::fields::Layout;
 /// Classes of the side that is classed.
 const N_CLASSES: usize = 8;
 
-/// Signs looked at.
-const MAX_SIGNS: usize = 1 << 22;
+/// Signs looked at for columns.
+const MAX_SIGNS: usize = 1 << 19;
+
+/// Signs looked at in each row.
+const MAX_ROW_SIGNS: usize = 64;
 
 /// Coded signs must save this share of them, in 256ths: they cost decoding speed.
 const fn min_gain(effort: Effort) -> u64 {
@@ -28,21 +31,20 @@ pub(super) fn model(source: &[u8], layout: Layout, matrix: Matrix, effort: Effor
     if matrix.n_rows < 16 || matrix.row_len < 16 {
         return None;
     }
+    // Every row is counted in its first columns, every column in some rows.
     let row_step = (matrix.n_rows * matrix.row_len).div_ceil(MAX_SIGNS);
+    let counted = matrix.row_len.min(MAX_ROW_SIGNS);
     let (mut rows, mut columns) = (vec![0u32; matrix.n_rows], vec![0u32; matrix.row_len]);
     let mut n_sampled = 0;
     for (row, bytes) in source.chunks_exact(matrix.row_len * width).enumerate() {
-        // Every row is counted, every column in some rows.
-        let sampled = row.is_multiple_of(row_step);
-        n_sampled += u32::from(sampled);
-        for (column, element) in columns.iter_mut().zip(bytes.chunks_exact(width)) {
-            let sign = u32::from(element[width - 1] >> 7);
-            rows[row] += sign;
-            *column += if sampled { sign } else { 0 };
+        let negative = |element: &[u8]| u32::from(element[width - 1] >> 7);
+        rows[row] = bytes[..counted * width].chunks_exact(width).map(negative).sum();
+        if row.is_multiple_of(row_step) {
+            n_sampled += 1;
+            columns.iter_mut().zip(bytes.chunks_exact(width)).for_each(|(column, element)| *column += negative(element));
         }
     }
-    let row_len = u32::try_from(matrix.row_len).ok()?;
-    let by_row = Side::new(&rows, row_len);
+    let by_row = Side::new(&rows, u32::try_from(counted).ok()?);
     let by_column = Side::new(&columns, n_sampled);
     let side = if by_row.cost <= by_column.cost { &by_row } else { &by_column };
     if side.cost > 256 - min_gain(effort) {

@@ -1,6 +1,7 @@
 //! Tests of the library through its public face, in one binary.
 
 mod damaged;
+#[allow(unreachable_pub, reason = "the fuzz crate includes the same file and needs them public")]
 mod fuzz_bodies;
 mod fuzz_corpus;
 mod hostile;

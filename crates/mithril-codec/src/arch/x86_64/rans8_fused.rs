@@ -157,7 +157,7 @@ fn decode_f32<const DEAD: bool>(
 #[expect(non_upper_case_globals, reason = "the vector's number is a constant so that shifts by it are immediate")]
 #[target_feature(enable = "avx2,bmi1,bmi2,popcnt,lzcnt")]
 fn decode_f16(parts: &Parts<'_>, state: &mut DecodeState<4>, rest: &[u8], out: &mut [u8]) -> usize {
-    let high_bits = table(&parts.per_symbol(|e| e << 2));
+    let high_bits = table(&parts.per_symbol(|e| (e & 31) << 2));
     let (two_bits, sign) = (_mm256_set1_epi8(3), _mm256_set1_epi8(-128));
     let rests = rest.as_chunks::<VECTOR>().0.as_chunks::<11>().0;
     let outs = out.as_chunks_mut::<VECTOR>().0.as_chunks_mut::<16>().0;

@@ -116,7 +116,15 @@ pub(super) fn split_float<const WIDTH: usize>(split: &FieldSplit, source: &[u8],
 
 /// The other way round: see `transform::fields::join_tiles`.
 #[target_feature(enable = "avx2,bmi1,bmi2,popcnt,lzcnt")]
-pub(super) fn join_float<const WIDTH: usize>(split: &FieldSplit, plane: &[u8], mut rest: &[u8], out: &mut [u8]) {
+pub(super) fn join_float<const WIDTH: usize>(split: &FieldSplit, plane: &[u8], rest: &[u8], out: &mut [u8]) {
+    // Where every group is a byte, nothing needs unpacking.
+    let whole = split.raw_sign && split.dead == 0 && split.groups().all(|group| group.low % 8 == 0 && group.width() == 8) && split.groups().count() == WIDTH - 1;
+    if whole { join_float_by::<WIDTH, true>(split, plane, rest, out) } else { join_float_by::<WIDTH, false>(split, plane, rest, out) }
+}
+
+#[inline]
+#[target_feature(enable = "avx2,bmi1,bmi2,popcnt,lzcnt")]
+fn join_float_by<const WIDTH: usize, const WHOLE: bool>(split: &FieldSplit, plane: &[u8], mut rest: &[u8], out: &mut [u8]) {
     let zero = _mm256_setzero_si256();
     let base = _mm256_set1_epi16(split.base.cast_signed());
     let top_shift = _mm_cvtsi32_si128((split.top_shift() - (8 * WIDTH as u32 - 16)).cast_signed());
@@ -124,15 +132,31 @@ pub(super) fn join_float<const WIDTH: usize>(split: &FieldSplit, plane: &[u8], m
     let order = LaneOrder::of(split);
     for (planes, out) in plane.chunks_exact(TILE).zip(out.chunks_exact_mut(WIDTH * TILE)) {
         let mut bytes = [[0u8; TILE]; WIDTH];
-        rest = unpack_bytes(split, rest, &mut bytes);
+        let whole = if WHOLE {
+            let (whole, left) = rest.split_at((WIDTH - 1) * TILE);
+            rest = left;
+            whole.as_chunks::<VECTOR>().0
+        } else {
+            rest = unpack_bytes(split, rest, &mut bytes);
+            &[]
+        };
         let outs = out.as_chunks_mut::<VECTOR>().0.chunks_exact_mut(WIDTH);
         for (vector, (plane, out)) in planes.as_chunks::<VECTOR>().0.iter().zip(outs).enumerate() {
             let index = order.to_packed(load(plane));
-            let byte = |b: usize| order.to_packed(load(&bytes[b].as_chunks::<VECTOR>().0[vector]));
+            let byte = |b: usize| {
+                let vector = if WHOLE { &whole[8 * b + vector] } else { &bytes[b].as_chunks::<VECTOR>().0[vector] };
+                order.to_packed(load(vector))
+            };
             let top = |index: __m256i| {
                 _mm256_and_si256(_mm256_sll_epi16(_mm256_add_epi16(index, base), top_shift), magnitude)
             };
-            let (low, high) = (byte(WIDTH - 2), byte(WIDTH - 1));
+            let (low, high) = if WHOLE {
+                let mantissa = _mm256_set1_epi8(0x7f);
+                let upper = byte(WIDTH - 2);
+                (_mm256_and_si256(upper, mantissa), _mm256_andnot_si256(mantissa, upper))
+            } else {
+                (byte(WIDTH - 2), byte(WIDTH - 1))
+            };
             let upper_a = _mm256_or_si256(top(_mm256_unpacklo_epi8(index, zero)), _mm256_unpacklo_epi8(low, high));
             let upper_b = _mm256_or_si256(top(_mm256_unpackhi_epi8(index, zero)), _mm256_unpackhi_epi8(low, high));
             if WIDTH == 2 {
