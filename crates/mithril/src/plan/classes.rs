@@ -13,6 +13,9 @@ use mithril_codec::entropy::{log2_65536ths, rans12};
 /// Classes of rows, and of columns. More pay only for embeddings of more than ten million weights.
 const N_CLASSES: usize = 4;
 
+/// Longest code in a search, in 256ths of a bit: a row of a million fields still adds up to 32 bits.
+const MAX_LENGTH: u32 = 4095;
+
 /// Bits that an escape costs beside its symbol: position and field.
 const ESCAPE_BITS: u64 = 26;
 
@@ -32,7 +35,7 @@ pub(super) fn models(source: &[u8], recipe: &FieldRecipe, matrix: Matrix, effort
     let by_row = Grid::of_rows(source, recipe, matrix, effort);
     let mut models = vec![search.own_tables(&by_row)];
     let by_column = Grid::of_columns(source, recipe, matrix, effort);
-    let rounds = if effort == Effort::Max { 2 } else { 0 };
+    let rounds = if effort == Effort::Max { 3 } else { 0 };
     let mut row = Classes { rows: quantiles(&by_row.row_sums, N_CLASSES), columns: vec![0; matrix.row_len] };
     let mut column = Classes { rows: vec![0; matrix.n_rows], columns: quantiles(&column_sums(&by_column), N_CLASSES) };
     for _ in 0..rounds {
@@ -216,7 +219,7 @@ fn wide_table(counts: &[u32; 256]) -> rans12::FrequencyTable {
 #[inline]
 fn add(costs: &mut [u32; N_CLASSES], lengths: &[u32; N_CLASSES]) {
     for (cost, length) in costs.iter_mut().zip(lengths) {
-        *cost = cost.saturating_add(*length);
+        *cost = cost.wrapping_add(*length);
     }
 }
 
@@ -239,7 +242,7 @@ fn code_lengths(counts: &[[u32; 256]], n_columns: usize, moving: Side) -> Vec<[u
     let mut all = [0u64; 256];
     counts.iter().for_each(|counts| all.iter_mut().zip(counts).for_each(|(all, &count)| *all += u64::from(count)));
     let all_total: u64 = all.iter().sum::<u64>().max(1);
-    let mut lengths = vec![[u32::MAX; N_CLASSES]; 256 * n_other];
+    let mut lengths = vec![[MAX_LENGTH; N_CLASSES]; 256 * n_other];
     for other in 0..n_other {
         for class in 0..n_moving {
             let context = if moving == Side::Rows { class * n_columns + other } else { other * n_columns + class };
@@ -249,7 +252,7 @@ fn code_lengths(counts: &[[u32; 256]], n_columns: usize, moving: Side) -> Vec<[u
                 let own = (u64::from(counts[context][field]) << 20) / total;
                 let share = own + (all[field] << 20) / all_total / 50 + 1;
                 let bits = log2_65536ths((1 << 20) + (1 << 20) / 50 + 256) - log2_65536ths(share);
-                lengths[256 * other + field][class] = u32::try_from(bits >> 8).unwrap_or(u32::MAX);
+                lengths[256 * other + field][class] = u32::try_from(bits >> 8).unwrap_or(MAX_LENGTH).min(MAX_LENGTH);
             }
         }
     }

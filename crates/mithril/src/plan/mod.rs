@@ -44,7 +44,7 @@ pub(crate) const MAX_SHARED_SHARE: usize = 2;
 const FAST_BLOCK: usize = 1 << 16;
 
 /// Elements of a block with shared classes: states and tables are then a hundredth of a bit per element.
-const CLASSED_BLOCK: usize = 1 << 18;
+const CLASSED_BLOCK: usize = 1 << 19;
 
 /// Raw bytes of a block that a compressor with a window works on.
 const COMPRESSOR_BLOCK: usize = 4 << 20;
