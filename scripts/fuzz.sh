@@ -9,6 +9,9 @@ seconds=${1:-10}
 command -v cargo-fuzz >/dev/null || cargo install cargo-fuzz --version 0.13.2 --locked
 toolchain=nightly
 rustup toolchain list | grep -q '^nightly' || rustup toolchain install nightly --profile minimal
+# The C libraries are built by the system's compiler, whose address checks do not fit Rust's: they report false errors
+# in zstd. The Rust code is checked.
+export CFLAGS="${CFLAGS:-} -fno-sanitize=all"
 failed=0
 for target in "$@"; do
     found=fuzz/target/found/$target

@@ -21,7 +21,7 @@ const RULES: &[Rule] = &[
     Rule { name: "mithril-gpu", own: &["mithril-codec", "mithril-format"], others: None },
     Rule { name: "mithril-cli", own: &["mithril", "mithril-gpu"], others: None },
     Rule { name: "mithril-python", own: &["mithril"], others: None },
-    Rule { name: "xtask", own: &["mithril-codec", "mithril-format"], others: None },
+    Rule { name: "xtask", own: &["mithril", "mithril-codec", "mithril-format"], others: None },
 ];
 
 /// The only place with `unsafe` code.

@@ -2,8 +2,10 @@
 //!
 //! * `cargo xtask golden` mints the golden frames that are missing.
 //! * `cargo xtask check-crates` checks which crates depend on which, and where `unsafe` stands.
+//! * `cargo xtask digest` prints what the library writes for fixed inputs, to compare builds.
 
 mod crates;
+mod digest;
 mod golden;
 #[path = "../../crates/mithril-format/tests/it/inputs.rs"]
 mod inputs;
@@ -22,8 +24,9 @@ fn main() -> ExitCode {
     let task: fn() -> Outcome = match arguments.iter().map(String::as_str).collect::<Vec<_>>()[..] {
         ["golden"] => golden::mint,
         ["check-crates"] => crates::check,
+        ["digest"] => digest::print,
         _ => {
-            eprintln!("usage: cargo xtask golden | check-crates");
+            eprintln!("usage: cargo xtask golden | check-crates | digest");
             return ExitCode::from(2);
         }
     };

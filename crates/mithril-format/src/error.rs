@@ -78,6 +78,14 @@ pub enum FormatError {
         /// Checksum of the bytes.
         actual: u64,
     },
+    /// The tables that the blocks share do not decode.
+    #[error("shared tables at offset {offset}: {source}")]
+    Shared {
+        /// Where they start.
+        offset: u64,
+        /// What is wrong with them.
+        source: CodecError,
+    },
     /// A block does not decode.
     #[error("block {block_idx} at offset {offset}: {source}")]
     Block {

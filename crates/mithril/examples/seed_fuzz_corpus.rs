@@ -16,7 +16,7 @@ use std::io;
 use std::path::PathBuf;
 
 /// Samples that say nothing new to a fuzzer, or take too much of a small corpus.
-const LEFT_OUT: &[&str] = &["constant_2", "constant_4", "shared_f32", "fields_tail", "planes_tail", "planes_rans12"];
+const LEFT_OUT: &[&str] = &["constant_2", "constant_4", "fields_tail", "planes_tail", "planes_rans12"];
 
 fn main() -> io::Result<()> {
     let corpus = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../../fuzz/corpus");

@@ -60,11 +60,12 @@ impl Error {
             Self::TooLarge { .. } => ErrorKind::TooLarge,
             Self::Io { .. } => ErrorKind::Io,
             Self::Format(error) => match error {
-                FormatError::Truncated { .. } | FormatError::Block { source: CodecError::Truncated { .. }, .. } => {
-                    ErrorKind::Truncated
-                }
+                FormatError::Truncated { .. }
+                | FormatError::Shared { source: CodecError::Truncated { .. }, .. }
+                | FormatError::Block { source: CodecError::Truncated { .. }, .. } => ErrorKind::Truncated,
                 FormatError::UnsupportedVersion { .. }
                 | FormatError::Unknown { .. }
+                | FormatError::Shared { source: CodecError::Unsupported { .. }, .. }
                 | FormatError::Block { source: CodecError::Unsupported { .. }, .. } => ErrorKind::Unsupported,
                 _ => ErrorKind::Corrupt,
             },

@@ -23,7 +23,7 @@ pub(crate) fn avx2() -> Option<Avx2> {
 mod absent;
 
 #[cfg(not(target_arch = "x86_64"))]
-pub(crate) use absent::{Avx2, avx2};
+pub(crate) use absent::{Avx2, Columns, avx2};
 
 /// Switches kernels off for one thread, so that one program can compare them with their definitions.
 #[cfg(all(feature = "fuzzing", target_arch = "x86_64"))]

@@ -64,14 +64,16 @@ pub(super) fn encode(
         layout: recipe.layout,
         joint: recipe.joint,
         dead: 0,
-        order: Order::Packed,
+        order: Order::Natural,
         raw_sign: recipe.layout.sign && signs.is_none(),
         base: recipe.base,
     };
+    // What a reader refuses is not written.
+    split.validate().map_err(|_| DoesNotFit)?;
     split.dead = dead_bits(&split, elements);
     let fast = symbols.is_none() && recipe.coder == SymbolCoder::Rans8 && n >= FOUR_STREAMS_FROM;
-    if !(fast && split.is_fusable() && n.is_multiple_of(VECTOR)) {
-        split.order = Order::Natural;
+    if fast && split.is_fusable() && n.is_multiple_of(VECTOR) {
+        split.order = Order::Packed;
     }
     write_header(&split, out)?;
     let mut plane = std::mem::take(&mut scratch.plane);
@@ -147,6 +149,9 @@ fn read_header(cursor: &mut Cursor<'_>) -> Result<FieldSplit, CodecError> {
     }
     let has = |flag: u8| flags & flag != 0;
     let layout = Layout { width: 1 << (flags & 3), mantissa, sign: has(FLAG_SIGN), flip: has(FLAG_FLIP) };
+    if has(FLAG_CODED_SIGN) && !layout.sign {
+        return Err(CodecError::corrupt("coded signs of elements without a sign"));
+    }
     let split = FieldSplit {
         layout,
         joint,
@@ -180,13 +185,11 @@ pub(super) fn or_of_elements(elements: &[u8], width: usize) -> u64 {
     let mut last = [0; 8];
     last[..tail.len()].copy_from_slice(tail);
     seen |= u64::from_le_bytes(last);
-    let mut bits = width as u32 * 8;
     // A word holds several elements: fold them onto the lowest.
     let mut span = 64;
-    while span > bits {
+    while span > 8 * width {
         span /= 2;
         seen |= seen >> span;
-        bits = bits.min(span);
     }
     seen
 }

@@ -155,6 +155,10 @@ fn fill_constant(pattern: &[u8], out: &mut [u8]) -> Result<(), CodecError> {
     if !matches!(pattern.len(), 1 | 2 | 4 | 8) {
         return Err(CodecError::corrupt("constant of an odd length"));
     }
+    let (half, other_half) = pattern.split_at(pattern.len() / 2);
+    if pattern.len() >= out.len() || half == other_half {
+        return Err(CodecError::corrupt("constant that is not the shortest"));
+    }
     for chunk in out.chunks_mut(pattern.len()) {
         chunk.copy_from_slice(&pattern[..chunk.len()]);
     }

@@ -59,6 +59,9 @@ pub(super) fn decode(mut cursor: Cursor<'_>, out: &mut [u8]) -> Result<(), Codec
     }
     let n_entries = usize::from(cursor.u8()?) + 1;
     let entries = cursor.take(n_entries * width)?;
+    if (1..n_entries).any(|at| read_element(entries, width, at - 1) >= read_element(entries, width, at)) {
+        return Err(CodecError::corrupt("entries of a palette do not ascend"));
+    }
     let mut indices = vec![0; out.len() / width];
     stream::decode_into(&mut cursor, &mut indices)?;
     for (element, index) in out.chunks_exact_mut(width).zip(&indices) {

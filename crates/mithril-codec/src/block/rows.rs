@@ -73,22 +73,33 @@ pub(super) fn decode(
 ) -> Result<(), CodecError> {
     let width = usize::from(cursor.u8()?);
     let row_len = cursor.len32()?;
-    if !matches!(width, 1 | 2 | 4 | 8) || row_len == 0 || !out.len().is_multiple_of(row_len * width) {
-        return Err(CodecError::corrupt("rows of a block"));
+    let misplaced = || CodecError::corrupt("rows of a block");
+    if !matches!(width, 1 | 2 | 4 | 8) || row_len == 0 {
+        return Err(misplaced());
     }
-    let row_bytes = row_len * width;
-    let first_row = u32::try_from(first_byte / row_bytes as u64).map_err(|_| CodecError::corrupt("rows of a block"))?;
+    let row_bytes = row_len.checked_mul(width).ok_or_else(misplaced)?;
+    if !out.len().is_multiple_of(row_bytes) || !first_byte.is_multiple_of(row_bytes as u64) {
+        return Err(misplaced());
+    }
+    let first_row = u32::try_from(first_byte / row_bytes as u64).map_err(|_| misplaced())?;
     let n_rows = out.len() / row_bytes;
     let mut masks = vec![0; n_rows.div_ceil(MASKED)];
     stream::decode_into(&mut cursor, &mut masks)?;
+    let last_bits = if n_rows.is_multiple_of(MASKED) { MASKED } else { n_rows % MASKED };
+    if masks.iter().any(|&mask| mask > 15) || masks.last().is_some_and(|&mask| mask >> last_bits != 0) {
+        return Err(CodecError::corrupt("masks of rows"));
+    }
     let part_of = |row: usize| usize::from(masks[row / MASKED] >> (row % MASKED) & 1);
     let mut inner = std::mem::take(&mut scratch.inner);
     for part in 0..2 {
         let members: Vec<usize> = (0..n_rows).filter(|&row| part_of(row) == part).collect();
+        if members.is_empty() {
+            return Err(CodecError::corrupt("rows all in one part"));
+        }
         let mut rows = Vec::with_capacity(members.len());
         for &row in &members {
             let row = u32::try_from(row).ok().and_then(|row| first_row.checked_add(row));
-            rows.push(row.ok_or(CodecError::corrupt("rows of a block"))?);
+            rows.push(row.ok_or_else(misplaced)?);
         }
         let len = cursor.len32()?;
         let block = cursor.take(len)?;

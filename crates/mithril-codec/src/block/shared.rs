@@ -132,6 +132,9 @@ impl Shared {
         }
         let mut cursor = Cursor::new(bytes, "shared tables");
         let flags = cursor.u8()?;
+        if flags == 0 {
+            return Err(CodecError::corrupt("shared tables of nothing"));
+        }
         let symbols = match flags & !SIGNS {
             0 => None,
             SYMBOLS_RANS8 => {

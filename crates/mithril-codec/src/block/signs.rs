@@ -100,7 +100,7 @@ pub(super) fn decode(
     };
     for (bucket, first) in buckets.ranges().zip(&starts) {
         // One multiplication spreads four bits over four bytes.
-        let spread = |quad: u8| (u32::from(quad) * 0x0020_4081 & 0x0101_0101).to_le_bytes();
+        let spread = |quad: u8| ((u32::from(quad) * 0x0020_4081) & 0x0101_0101).to_le_bytes();
         let (whole, last) = bucketed[bucket].as_chunks_mut::<QUAD>();
         let quads = &bytes[*first..];
         whole.iter_mut().zip(quads).for_each(|(signs, &quad)| *signs = spread(quad));

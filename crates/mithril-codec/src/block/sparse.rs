@@ -71,6 +71,7 @@ pub(super) fn decode(mut cursor: Cursor<'_>, out: &mut [u8], scratch: &mut Scrat
     let mut kept = std::mem::take(&mut scratch.inner);
     kept.resize(n_kept * width, 0);
     let decoded = decode_block(inner, len, &Shared::default(), 0, &mut kept, scratch);
+    let keeps_zero = has_zero(&kept, width);
     let mut next = kept.chunks_exact(width);
     for (four, mask) in out[..n * width].chunks_mut(MASKED * width).zip(&masks) {
         for (bit, element) in four.chunks_exact_mut(width).enumerate() {
@@ -83,8 +84,21 @@ pub(super) fn decode(mut cursor: Cursor<'_>, out: &mut [u8], scratch: &mut Scrat
     }
     scratch.inner = kept;
     decoded?;
+    if keeps_zero {
+        return Err(CodecError::corrupt("sparse block that keeps a zero"));
+    }
     let tail_len = out.len() % width;
     let tail_at = out.len() - tail_len;
     out[tail_at..].copy_from_slice(cursor.take(tail_len)?);
     if cursor.is_empty() { Ok(()) } else { Err(CodecError::corrupt("bytes behind the sparse block")) }
+}
+
+/// Whether an element is zero. By arrays of known length, whose comparison is one instruction.
+fn has_zero(elements: &[u8], width: usize) -> bool {
+    match width {
+        1 => elements.contains(&0),
+        2 => elements.as_chunks::<2>().0.contains(&[0; 2]),
+        4 => elements.as_chunks::<4>().0.contains(&[0; 4]),
+        _ => elements.as_chunks::<8>().0.contains(&[0; 8]),
+    }
 }

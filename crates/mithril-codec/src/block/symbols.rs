@@ -22,7 +22,7 @@ use crate::entropy::rans8::{DecodeState, DecodeTable, EncodeState, EncodeTable, 
 use crate::entropy::rans12;
 use crate::entropy::stream::FOUR_STREAMS_FROM;
 use crate::forever::symbols::{CONSTANT, RANS8, RANS8_CLASSED, RANS8_SHARED, RANS12, RANS12_SHARED};
-use crate::transform::fields::{FieldSplit, TILE, join_tiles};
+use crate::transform::fields::{FieldSplit, Order, TILE, join_tiles};
 
 /// Symbols of a group of four rANS8 streams: planes are padded to whole groups.
 const GROUP: usize = 128;
@@ -294,17 +294,19 @@ pub(super) fn decode(
     let mut buckets = None;
     if matches!(coder, RANS8_SHARED | RANS8_CLASSED | RANS12_SHARED) {
         let shared = shared.symbols.as_ref().ok_or(CodecError::corrupt("symbols without their shared tables"))?;
+        if split.order == Order::Packed {
+            return Err(CodecError::corrupt("packed order of classed symbols"));
+        }
         let shared_buckets = shared.contexts.buckets(rows)?;
         if shared_buckets.len() != n {
             return Err(CodecError::corrupt("block does not hold whole rows"));
         }
         resize_plane(&mut scratch.bucketed, n);
-        match &shared.tables {
-            SymbolTables::Rans8(_) | SymbolTables::Rans8PerBlock if matches!(coder, RANS8_SHARED | RANS8_CLASSED) => {
-                let windows = match (&shared.tables, coder) {
-                    (SymbolTables::Rans8(windows), RANS8_SHARED) => Some(windows.as_slice()),
-                    (_, RANS8_CLASSED) => None,
-                    _ => return Err(CodecError::corrupt("shared tables of another coder")),
+        match (&shared.tables, coder) {
+            (SymbolTables::Rans8(_), RANS8_SHARED) | (SymbolTables::Rans8PerBlock, RANS8_CLASSED) => {
+                let windows = match &shared.tables {
+                    SymbolTables::Rans8(windows) => Some(windows.as_slice()),
+                    _ => None,
                 };
                 let decode = match cursor.u8()? {
                     1 => decode_buckets::<1>,
@@ -313,7 +315,7 @@ pub(super) fn decode(
                 };
                 decode(data, len, &mut cursor, &shared_buckets, windows, &mut scratch.bucketed)?;
             }
-            SymbolTables::Rans12(_, tables) if coder == RANS12_SHARED => {
+            (SymbolTables::Rans12(_, tables), RANS12_SHARED) => {
                 let coded_len = cursor.len32()?;
                 let runs = run_lens(&shared_buckets.group_runs(rans12::LANES), n);
                 rans12::decode_into(cursor.take(coded_len)?, &runs, tables, &mut scratch.bucketed[..n])?;
@@ -460,23 +462,30 @@ fn read_escapes(
     for _ in 0..n.div_ceil(SEGMENT) {
         counts.push(cursor.len32()?);
     }
-    let total: usize = counts.iter().sum();
-    if total > n {
-        return Err(CodecError::corrupt("more escapes than elements"));
-    }
+    let total = counts.iter().try_fold(0usize, |sum, &count| sum.checked_add(count)).filter(|&total| total <= n);
+    let total = total.ok_or(CodecError::corrupt("more escapes than elements"))?;
     let positions = cursor.take(2 * total)?.as_chunks::<2>().0;
     let tops = cursor.take(escape_len(split) * total)?;
     let segments = counts.iter().enumerate().flat_map(|(segment, &count)| std::iter::repeat_n(segment, count));
     let width = usize::from(split.layout.width);
+    let mut lowest = 0;
     for ((segment, position), top) in segments.zip(positions).zip(tops.chunks_exact(escape_len(split))) {
         let position = segment * SEGMENT + usize::from(u16::from_le_bytes(*position));
         let element = if position < n { element_at(position) } else { n };
         if element >= n {
             return Err(CodecError::corrupt("escape behind the last element"));
         }
+        if position < lowest {
+            return Err(CodecError::corrupt("positions of escapes do not ascend"));
+        }
+        lowest = position + 1;
         let mut word = [0; 8];
         word[..top.len()].copy_from_slice(top);
-        let patched = split.with_top(read_element(elements, width, element), u64::from_le_bytes(word));
+        let top = u64::from_le_bytes(word);
+        if top >> split.top_bits() != 0 {
+            return Err(CodecError::corrupt("escape of more bits than the top field"));
+        }
+        let patched = split.with_top(read_element(elements, width, element), top);
         elements[element * width..][..width].copy_from_slice(&patched.to_le_bytes()[..width]);
     }
     Ok(())

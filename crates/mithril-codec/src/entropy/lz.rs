@@ -53,7 +53,8 @@ impl Compressor {
             Self::Brotli { quality } => {
                 let parameters = brotli::enc::BrotliEncoderParams {
                     quality: i32::try_from(quality.min(11)).unwrap_or(11),
-                    lgwin: 24,
+                    // A window that is larger than the input costs both sides memory and time; 16 bytes of it are lost.
+                    lgwin: i32::try_from(window_log(bytes.len() + 16)).unwrap_or(24).min(24),
                     size_hint: bytes.len(),
                     ..Default::default()
                 };
@@ -72,10 +73,14 @@ pub(crate) fn decompress_into(id: u8, coded: &[u8], out: &mut [u8]) -> Result<()
     match id {
         #[cfg(feature = "zstd")]
         stream::ZSTD => {
-            use zstd::zstd_safe::{DParameter, get_frame_content_size};
+            use zstd::zstd_safe::{DParameter, find_frame_compressed_size, get_frame_content_size};
             // The size must be stated and right, so that a bomb is refused before it is unpacked.
             if !matches!(get_frame_content_size(coded), Ok(Some(len)) if len == out.len() as u64) {
                 return Err(CodecError::corrupt("zstd frame of another size"));
+            }
+            // The decoder takes several frames, and skippable ones: only one may be there.
+            if find_frame_compressed_size(coded) != Ok(coded.len()) {
+                return Err(CodecError::corrupt("bytes behind a zstd frame"));
             }
             let mut decompressor =
                 zstd::bulk::Decompressor::new().map_err(|_| CodecError::corrupt("zstd decoder did not start"))?;
@@ -93,21 +98,41 @@ pub(crate) fn decompress_into(id: u8, coded: &[u8], out: &mut [u8]) -> Result<()
             _ => Err(CodecError::corrupt("lz4 block")),
         },
         #[cfg(feature = "brotli")]
-        stream::BROTLI => {
-            use std::io::Read;
-            let mut reader = brotli::Decompressor::new(coded, 4096);
-            reader.read_exact(out).map_err(|_| CodecError::corrupt("brotli stream"))?;
-            match reader.read(&mut [0]) {
-                Ok(0) => Ok(()),
-                _ => Err(CodecError::corrupt("brotli stream is longer than its block")),
-            }
-        }
+        stream::BROTLI => decompress_brotli(coded, out),
         _ => Err(CodecError::Unsupported { what: "stream coder", id: u32::from(id) }),
     }
 }
 
+/// In one call instead of through a reader, which does not tell how much of its input it has used.
+#[cfg(feature = "brotli")]
+fn decompress_brotli(coded: &[u8], out: &mut [u8]) -> Result<(), CodecError> {
+    use brotli::enc::StandardAlloc;
+    let allocator = StandardAlloc::default;
+    // Strict: without the larger windows that RFC 7932 does not have.
+    let mut state = brotli::BrotliState::new_strict(allocator(), allocator(), allocator());
+    let (mut left_in, mut left_out) = (coded.len(), out.len());
+    let (mut used_in, mut used_out, mut total_out) = (0, 0, 0);
+    let result = brotli::BrotliDecompressStream(
+        &mut left_in,
+        &mut used_in,
+        coded,
+        &mut left_out,
+        &mut used_out,
+        out,
+        &mut total_out,
+        &mut state,
+    );
+    match result {
+        brotli::BrotliResult::ResultSuccess if left_out > 0 => Err(CodecError::corrupt("brotli stream is shorter than its block")),
+        brotli::BrotliResult::ResultSuccess if left_in > 0 => Err(CodecError::corrupt("bytes behind a brotli stream")),
+        brotli::BrotliResult::ResultSuccess => Ok(()),
+        brotli::BrotliResult::NeedsMoreOutput => Err(CodecError::corrupt("brotli stream is longer than its block")),
+        _ => Err(CodecError::corrupt("brotli stream")),
+    }
+}
+
 /// The smallest window that covers the input, within what readers allow.
-#[cfg(feature = "zstd")]
+#[cfg(any(feature = "zstd", feature = "brotli"))]
 fn window_log(len: usize) -> u32 {
     len.max(1).next_power_of_two().trailing_zeros().clamp(10, MAX_WINDOW_LOG)
 }

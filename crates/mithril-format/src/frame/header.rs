@@ -124,7 +124,7 @@ impl FrameHeader {
         };
         let shared_at = FIXED_LEN + 8 * rank;
         let shared = Shared::parse(&body[shared_at..])
-            .map_err(|source| FormatError::Block { block_idx: 0, offset: shared_at as u64, source })?;
+            .map_err(|source| FormatError::Shared { offset: shared_at as u64, source })?;
         let header = Self {
             dtype,
             shape,

@@ -33,34 +33,16 @@ impl<'a> FrameView<'a> {
     /// When the bytes are not exactly one intact frame.
     pub fn parse(frame: &'a [u8]) -> Result<Self, FormatError> {
         let (header, header_len) = FrameHeader::parse(frame)?;
-        let (trailer, end) = Trailer::parse_at_end(frame)?;
-        let mut blocks = Vec::with_capacity(trailer.coded_lens.len());
-        let mut at = header_len;
-        let mut raw_offset = 0u64;
-        let n_blocks = trailer.coded_lens.len();
-        for (block_idx, &coded_len) in trailer.coded_lens.iter().enumerate() {
-            let offset = at as u64;
-            let before_end = frame.get(at..end).ok_or(FormatError::Truncated { what: "block header", offset })?;
-            let block = BlockHeader::parse(before_end, &header, offset)?
-                .ok_or(FormatError::Corrupt { what: "blocks end before the trailer's last", offset })?;
-            if block.coded_len != coded_len {
-                return Err(FormatError::Corrupt { what: "block and trailer disagree about a length", offset });
-            }
-            if block_idx + 1 < n_blocks && block.raw_len != header.block_len {
-                return Err(FormatError::Corrupt { what: "a short block before the last", offset });
-            }
-            blocks.push(BlockEntry { offset, raw_offset, header: block });
-            raw_offset += u64::from(block.raw_len);
-            at += BlockHeader::len(header.checksums) + coded_len as usize;
+        match parse_blocks(frame, &header, header_len) {
+            Ok((blocks, raw_len)) => Ok(Self { frame, header, blocks, raw_len }),
+            // The end is looked at first; when it makes no sense, a whole frame before it explains why.
+            Err(error) => Err(match frame_len(frame, &header, header_len) {
+                Some(len) if len < frame.len() => {
+                    FormatError::TrailingData { offset: len as u64, len: (frame.len() - len) as u64 }
+                }
+                _ => error,
+            }),
         }
-        if at != end {
-            return Err(FormatError::Corrupt { what: "blocks and trailer do not meet", offset: at as u64 });
-        }
-        if trailer.raw_len != raw_offset || header.raw_len.is_some_and(|len| len != raw_offset) {
-            return Err(FormatError::Corrupt { what: "raw lengths do not agree", offset: end as u64 });
-        }
-        header.check_shape(raw_offset)?;
-        Ok(Self { frame, header, blocks, raw_len: raw_offset })
     }
 
     /// The frame's header.
@@ -80,8 +62,7 @@ impl<'a> FrameView<'a> {
 
     /// The first byte of a block's coded bytes: its kind.
     pub fn block_kind(&self, block_idx: usize) -> Option<u8> {
-        let at = self.blocks.get(block_idx)?.offset as usize + BlockHeader::len(self.header.checksums);
-        self.frame.get(at).copied()
+        self.coded_at(self.blocks.get(block_idx)?).first().copied()
     }
 
     /// Decodes a block into exactly `out` and verifies its checksum.
@@ -94,9 +75,64 @@ impl<'a> FrameView<'a> {
     pub fn decode_block(&self, block_idx: usize, out: &mut [u8], scratch: &mut Scratch) -> Result<(), FormatError> {
         let entry = &self.blocks[block_idx];
         assert_eq!(out.len(), entry.header.raw_len as usize, "output of a block's raw length");
-        let at = entry.offset as usize + BlockHeader::len(self.header.checksums);
-        decode_checked(&self.header, &entry.header, &self.frame[at..], block_idx as u64, entry.offset, out, scratch)
+        let data = self.coded_at(entry);
+        decode_checked(&self.header, &entry.header, data, block_idx as u64, entry.offset, out, scratch)
     }
+
+    /// The frame from a block's coded bytes on.
+    fn coded_at(&self, entry: &BlockEntry) -> &'a [u8] {
+        let at = usize::try_from(entry.offset).expect("a block lies in memory");
+        &self.frame[at + BlockHeader::len(self.header.checksums)..]
+    }
+}
+
+/// The blocks between header and trailer, checked against both, and their raw bytes.
+fn parse_blocks(
+    frame: &[u8],
+    header: &FrameHeader,
+    header_len: usize,
+) -> Result<(Vec<BlockEntry>, u64), FormatError> {
+    let (trailer, end) = Trailer::parse_at_end(frame)?;
+    // Grown as blocks are found: an entry takes eight times what the trailer says of a block.
+    let mut blocks = Vec::new();
+    let mut at = header_len;
+    let mut raw_offset = 0u64;
+    let n_blocks = trailer.coded_lens.len();
+    for (block_idx, &coded_len) in trailer.coded_lens.iter().enumerate() {
+        let offset = at as u64;
+        let before_end = frame.get(at..end).ok_or(FormatError::Truncated { what: "block header", offset })?;
+        let block = BlockHeader::parse(before_end, header, offset)?
+            .ok_or(FormatError::Corrupt { what: "blocks end before the trailer's last", offset })?;
+        if block.coded_len != coded_len {
+            return Err(FormatError::Corrupt { what: "block and trailer disagree about a length", offset });
+        }
+        if block_idx + 1 < n_blocks && block.raw_len != header.block_len {
+            return Err(FormatError::Corrupt { what: "a short block before the last", offset });
+        }
+        blocks.push(BlockEntry { offset, raw_offset, header: block });
+        raw_offset += u64::from(block.raw_len);
+        at += BlockHeader::len(header.checksums) + coded_len as usize;
+    }
+    if at != end {
+        return Err(FormatError::Corrupt { what: "blocks and trailer do not meet", offset: at as u64 });
+    }
+    if trailer.raw_len != raw_offset || header.raw_len.is_some_and(|len| len != raw_offset) {
+        return Err(FormatError::Corrupt { what: "raw lengths do not agree", offset: end as u64 });
+    }
+    header.check_shape(raw_offset)?;
+    Ok((blocks, raw_offset))
+}
+
+/// Bytes of the frame at the front of `bytes`, found block by block; none when it is cut off or damaged.
+fn frame_len(bytes: &[u8], header: &FrameHeader, header_len: usize) -> Option<usize> {
+    let (mut at, mut n_blocks) = (header_len, 0);
+    while let Some(block) = BlockHeader::parse(bytes.get(at..)?, header, at as u64).ok()? {
+        at += BlockHeader::len(header.checksums) + block.coded_len as usize;
+        n_blocks += 1;
+    }
+    let end = at + Trailer::len(n_blocks);
+    let (trailer, marker) = Trailer::parse_at_end(bytes.get(..end)?).ok()?;
+    (marker == at && trailer.coded_lens.len() == n_blocks).then_some(end)
 }
 
 /// Decodes the block at the front of `data` and verifies its checksum; what stands behind it is not used.

@@ -29,6 +29,7 @@ fn error_name(error: &FormatError) -> String {
     let variant =
         |debug: String| debug.split(|c: char| !c.is_alphanumeric()).next().unwrap_or_default().to_owned();
     match error {
+        FormatError::Shared { source, .. } => format!("Shared.{}", variant(format!("{source:?}"))),
         FormatError::Block { source, .. } => format!("Block.{}", variant(format!("{source:?}"))),
         error => variant(format!("{error:?}")),
     }
@@ -37,11 +38,12 @@ fn error_name(error: &FormatError) -> String {
 /// What a caller can do about an error: the kinds of `docs/format/README.md`.
 fn error_kind(error: &FormatError) -> &'static str {
     match error {
-        FormatError::Truncated { .. } | FormatError::Block { source: CodecError::Truncated { .. }, .. } => {
-            "truncated"
-        }
+        FormatError::Truncated { .. }
+        | FormatError::Shared { source: CodecError::Truncated { .. }, .. }
+        | FormatError::Block { source: CodecError::Truncated { .. }, .. } => "truncated",
         FormatError::UnsupportedVersion { .. }
         | FormatError::Unknown { .. }
+        | FormatError::Shared { source: CodecError::Unsupported { .. }, .. }
         | FormatError::Block { source: CodecError::Unsupported { .. }, .. } => "unsupported",
         _ => "corrupt",
     }

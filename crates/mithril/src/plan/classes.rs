@@ -35,7 +35,7 @@ pub(super) fn models(source: &[u8], recipe: &FieldRecipe, matrix: Matrix, effort
     let by_row = Grid::of_rows(source, recipe, matrix, effort);
     let mut models = vec![search.own_tables(&by_row)];
     let by_column = Grid::of_columns(source, recipe, matrix, effort);
-    let rounds = if effort == Effort::Max { 3 } else { 0 };
+    let rounds = if effort == Effort::Max { 2 } else { 0 };
     let mut row = Classes { rows: quantiles(&by_row.row_sums, N_CLASSES), columns: vec![0; matrix.row_len] };
     let mut column = Classes { rows: vec![0; matrix.n_rows], columns: quantiles(&column_sums(&by_column), N_CLASSES) };
     for _ in 0..rounds {

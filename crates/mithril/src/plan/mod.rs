@@ -18,7 +18,7 @@ use crate::Error;
 use crate::options::{Effort, FrameOptions};
 use grid::Matrix;
 use mithril_codec::Dtype;
-use mithril_codec::block::{FieldRecipe, Recipe, Shared, SymbolCoder};
+use mithril_codec::block::{FieldRecipe, MAX_OVERHEAD, Place, Recipe, Scratch, Shared, SymbolCoder, encode_block};
 use mithril_codec::entropy::lz::Compressor;
 use mithril_codec::transform::fields::Layout;
 use sample::Sample;
@@ -48,6 +48,9 @@ const CLASSED_BLOCK: usize = 1 << 19;
 
 /// Raw bytes of a block that a compressor with a window works on.
 const COMPRESSOR_BLOCK: usize = 4 << 20;
+
+/// Bytes that compressors are tried on.
+const PIECE: usize = 128 << 10;
 
 /// Smaller tensors are not searched for classes: tables would cost more than they save.
 const MIN_CLASSED: usize = 1 << 14;
@@ -116,16 +119,35 @@ fn without_fields(source: &[u8], options: &FrameOptions) -> TensorPlan {
         Dtype::F4 => 0,
         _ => u8::try_from(unit).unwrap_or(1),
     };
-    let planes = Recipe::Planes { width, compressors: compressors(options) };
-    let recipe = match options.dtype {
-        Dtype::Bool => Recipe::Palette { width: 1, compressors: compressors(options), otherwise: Box::new(planes) },
-        Dtype::Bytes => Recipe::Planes { width: 1, compressors: compressors(options) },
-        _ if matches!(unit, 2 | 4 | 8) && Sample::of(source, unit).has_few_values() => {
-            Recipe::Palette { width, compressors: compressors(options), otherwise: Box::new(planes) }
-        }
-        _ => planes,
+    let piece = middle(source, unit);
+    let pays = |width: u8| {
+        let planes = |compressors| Recipe::Planes { width, compressors };
+        let zstd = Compressor::Zstd { level: 3 };
+        coded_len(&planes(vec![zstd]), piece) * 64 < coded_len(&planes(Vec::new()), piece) * 63
+    };
+    let compressors = if pays(width) || width > 1 && pays(1) { compressors(options) } else { Vec::new() };
+    let candidates = [width, 1].map(|width| Recipe::Planes { width, compressors: compressors.iter().copied().take(1).collect() });
+    let width = if coded_len(&candidates[1], piece) < coded_len(&candidates[0], piece) { 1 } else { width };
+    let planes = Recipe::Planes { width, compressors: compressors.clone() };
+    let few_values = matches!(unit, 1 | 2 | 4 | 8) && Sample::of(source, unit).has_few_values();
+    let recipe = if options.dtype == Dtype::Bool || options.dtype != Dtype::Bytes && few_values {
+        Recipe::Palette { width: u8::try_from(unit).unwrap_or(1), compressors, otherwise: Box::new(planes) }
+    } else {
+        planes
     };
     TensorPlan { recipe, shared: Shared::default(), block_len: block_len(COMPRESSOR_BLOCK / unit * unit) }
+}
+
+/// A piece from the middle of the data, of whole units.
+fn middle(source: &[u8], unit: usize) -> &[u8] {
+    let start = source.len() / 4 / unit * unit;
+    &source[start..][..(source.len() - start).min(PIECE / unit * unit)]
+}
+
+/// Size of a piece by a recipe.
+fn coded_len(recipe: &Recipe, piece: &[u8]) -> usize {
+    let mut out = vec![0; piece.len() + MAX_OVERHEAD];
+    encode_block(recipe, &Shared::default(), Place::default(), piece, &mut Scratch::new(), &mut out)
 }
 
 /// Compressors that data with repeats is offered to. A level given by the caller counts for all of them.
@@ -141,14 +163,9 @@ fn compressors(options: &FrameOptions) -> Vec<Compressor> {
 
 /// Whether a compressor beats the bit fields on a piece of the data; then all of it goes that way.
 fn repeats_pay(source: &[u8], options: &FrameOptions, layout: Layout) -> Option<TensorPlan> {
-    let piece = &source[source.len() / 2 / 16 * 8..][..(source.len() / 2).min(256 << 10)];
+    let piece = middle(source, options.dtype.unit_len());
     let planes = Recipe::Planes { width: 1, compressors: vec![Compressor::Zstd { level: 3 }] };
-    let size = |recipe: &Recipe| {
-        let mut out = vec![0; piece.len() + mithril_codec::block::MAX_OVERHEAD];
-        let mut scratch = mithril_codec::block::Scratch::new();
-        mithril_codec::block::encode_block(recipe, &Shared::default(), Default::default(), piece, &mut scratch, &mut out)
-    };
-    if size(&planes) >= size(&fast_fields(source, layout)) {
+    if coded_len(&planes, piece) >= coded_len(&fast_fields(source, layout), piece) {
         return None;
     }
     let recipe = Recipe::Planes { width: 1, compressors: compressors(options) };

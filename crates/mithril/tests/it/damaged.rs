@@ -16,7 +16,10 @@ fn check_flips(sample: &Sample, step: usize) {
         if let Ok(raw) = mithril::decompress_with(&frame, &options) {
             assert!(raw == sample.raw, "{} decodes to other bytes with bit {bit} flipped", sample.name);
         }
-        if let Ok(raw) = decode_stream(&frame) {
+        // Streams decode blocks by the same code, so fewer of them do.
+        if bit % 3 == 0
+            && let Ok(raw) = decode_stream(&frame)
+        {
             assert!(raw == sample.raw, "{} streams other bytes with bit {bit} flipped", sample.name);
         }
         slowest = slowest.max(start.elapsed());

@@ -37,7 +37,7 @@ fn dtypes() -> impl Strategy<Value = Dtype> {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 400, failure_persistence: None, rng_seed: proptest::test_runner::RngSeed::Fixed(1), ..ProptestConfig::default() })]
+    #![proptest_config(ProptestConfig { cases: 150, failure_persistence: None, rng_seed: proptest::test_runner::RngSeed::Fixed(1), ..ProptestConfig::default() })]
 
     #[test]
     fn any_data_comes_back(
@@ -76,7 +76,8 @@ fn every_short_length_comes_back() {
     for &dtype in Dtype::ALL {
         for effort in EFFORTS {
             for content in ["weights", "random", "constant"] {
-                for len in 0..70 {
+                // The odd lengths around vectors of 32, and all that are shorter than an element.
+                for len in (0..20).chain([31, 32, 33, 63, 64, 65]) {
                     let raw = pattern(content, dtype, len, 3);
                     check(&raw, &FrameOptions::default().with_dtype(dtype).with_effort(effort));
                 }
@@ -90,7 +91,9 @@ fn every_content_of_every_dtype_comes_back() {
     for &dtype in Dtype::ALL {
         for effort in EFFORTS {
             for content in PATTERNS {
-                for len in [dtype.unit_len() * 20_000, 50_001] {
+                // Enough for four streams of symbols; the search of the highest effort is slow.
+                let n = if effort == Effort::Max { 2_000 } else { 17_000 };
+                for len in [dtype.unit_len() * n, n + 1] {
                     let raw = pattern(content, dtype, len, 8);
                     check(&raw, &FrameOptions::default().with_dtype(dtype).with_effort(effort));
                 }
@@ -104,8 +107,8 @@ fn all_bit_patterns_of_8_and_16_bits_come_back() {
     let all_16: Vec<u8> = (0..=u16::MAX).flat_map(u16::to_le_bytes).collect();
     let all_8: Vec<u8> = (0..=u8::MAX).cycle().take(256 * 300).collect();
     // Mixed with common values, so that rare ones are escapes.
-    let mixed = |raw: &[u8], dtype: Dtype| [pattern("weights", dtype, 400_000, 9), raw.to_vec()].concat();
-    for &dtype in Dtype::ALL {
+    let mixed = |raw: &[u8], dtype: Dtype| [pattern("weights", dtype, 200_000, 9), raw.to_vec()].concat();
+    for &dtype in Dtype::ALL.iter().filter(|dtype| dtype.bits() <= 16) {
         let raw = if dtype.bits() == 16 { &all_16 } else { &all_8 };
         for effort in EFFORTS {
             let options = FrameOptions::default().with_dtype(dtype).with_effort(effort);

@@ -379,7 +379,6 @@ pub(crate) fn every_kind() -> Vec<Sample> {
         shared_sample("shared_per_block", Bf16, Tables::PerBlock, false, false),
         shared_sample("shared_rans12", Bf16, Tables::Rans12, false, false),
         shared_sample("shared_signs", Bf16, Tables::Rans8, true, false),
-        shared_sample("shared_f32", F32, Tables::Rans12, true, false),
         shared_sample("rows_rans8", F32, Tables::Rans8, false, true),
         shared_sample("rows_signs", F32, Tables::Rans12, true, true),
     ];
@@ -455,7 +454,6 @@ mod tests {
         ("shared_per_block", 2, None),
         ("shared_rans12", 2, None),
         ("shared_signs", 2, None),
-        ("shared_f32", 2, None),
         ("rows_rans8", 6, None),
         ("rows_signs", 6, None),
     ];

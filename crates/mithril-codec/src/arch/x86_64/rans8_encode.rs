@@ -26,15 +26,14 @@ impl Avx2 {
         }
         // Corrections run on bytes when every remainder stays below 256; pieces are searched in three levels
         // when there are at most eight.
+        let encode = match (table.max_freq > 128, table.n_pieces > 8) {
+            (false, false) => encode::<N, false, false>,
+            (false, true) => encode::<N, false, true>,
+            (true, false) => encode::<N, true, false>,
+            (true, true) => encode::<N, true, true>,
+        };
         // SAFETY: `self` exists only when `detect` saw the features; the room was checked above.
-        unsafe {
-            match (table.max_freq > 128, table.n_pieces > 8) {
-                (false, false) => encode::<N, false, false>(state, table, symbols, next),
-                (false, true) => encode::<N, false, true>(state, table, symbols, next),
-                (true, false) => encode::<N, true, false>(state, table, symbols, next),
-                (true, true) => encode::<N, true, true>(state, table, symbols, next),
-            }
-        }
+        unsafe { encode(state, table, symbols, next) }
     }
 }
 
@@ -63,9 +62,10 @@ unsafe fn encode<const N: usize, const LARGE_FREQ: bool, const MANY_PIECES: bool
         }
         for (stream, symbols) in group.iter().enumerate() {
             let (high, low) = &mut lanes[stream];
+            let symbols = load(symbols);
             // SAFETY: the caller vouches for the room of every step.
             unsafe {
-                tables.step::<LARGE_FREQ, MANY_PIECES>(load(symbols), high, low, state.room, &mut state.at[stream]);
+                tables.step::<LARGE_FREQ, MANY_PIECES>(symbols, high, low, state.room, &mut state.at[stream]);
             }
         }
     }
@@ -127,16 +127,17 @@ impl Tables {
         let mask = _mm256_movemask_epi8(full).cast_unsigned();
         let packed = _mm256_shuffle_epi8(*low, mask_shuffle(&COMPACT, mask));
         let (packed_low, packed_high) = (_mm256_castsi256_si128(packed), _mm256_extracti128_si256::<1>(packed));
+        let (pair_low, pair_high) = (_mm_castsi128_pd(packed_low), _mm_castsi128_pd(packed_high));
         let end = room.as_mut_ptr().wrapping_add(*at);
         // Each group of eight lanes stands at the right end of its eight bytes: what lies left of it is
         // overwritten by the next group.
         let below = |lanes_above: u32| end.wrapping_sub((mask >> lanes_above).count_ones() as usize + 8);
         // SAFETY: within the 40 bytes below `at` that the caller vouches for.
-        unsafe { _mm_storeh_pd(end.wrapping_sub(8).cast(), _mm_castsi128_pd(packed_high)) };
+        unsafe { _mm_storeh_pd(end.wrapping_sub(8).cast(), pair_high) };
         // SAFETY: as above.
         unsafe { _mm_storel_epi64(below(24).cast(), packed_high) };
         // SAFETY: as above.
-        unsafe { _mm_storeh_pd(below(16).cast(), _mm_castsi128_pd(packed_low)) };
+        unsafe { _mm_storeh_pd(below(16).cast(), pair_low) };
         // SAFETY: as above.
         unsafe { _mm_storel_epi64(below(8).cast(), packed_low) };
         *at -= mask.count_ones() as usize;

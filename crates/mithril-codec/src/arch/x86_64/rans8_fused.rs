@@ -5,7 +5,7 @@
 //! of the format, unpacking low and high bytes puts every element in its place.
 
 use super::rans8_decode::{Lanes, Tables, safe_steps};
-use super::split::unpack_bytes;
+use super::split::unpack_low_bits;
 use super::{Avx2, load, store, table};
 use crate::entropy::rans8::{DecodeState, DecodeTable};
 use crate::transform::fields::{FieldSplit, Layout, Order, TILE, VECTOR};
@@ -14,6 +14,7 @@ use std::arch::x86_64::*;
 impl Avx2 {
     /// Decodes and joins whole tiles from the front of `out` while the streams cannot run past `data`; returns
     /// how many elements are done. Zero when this split has no fused kernel.
+    #[expect(clippy::too_many_arguments, reason = "one block's parts, all of them used")]
     pub(crate) fn rans8_decode_join(
         self,
         split: &FieldSplit,
@@ -27,18 +28,19 @@ impl Avx2 {
         let n_tiles = out.len() / (TILE * usize::from(split.layout.width));
         assert!(rest.len() >= split.rest_len(n_tiles * TILE));
         let parts = Parts { first_top, table, data, n_tiles };
-        // SAFETY: `self` exists only when `detect` saw the features.
-        unsafe {
-            match (split.layout.width, split.layout.mantissa) {
-                (2, 7) if split.order == Order::Packed => decode_bf16(&parts, state, rest, out),
-                (2, 10) if split.order == Order::Packed => decode_f16(&parts, state, rest, out),
-                (4, 23) if split.order == Order::Packed && split.dead == 0 => {
-                    decode_f32::<false>(split, &parts, state, rest, out)
-                }
-                (4, 23) if split.order == Order::Packed => decode_f32::<true>(split, &parts, state, rest, out),
-                (1, _) if split.rest_bits() == 4 => decode_bytes(split, &parts, state, rest, out),
-                _ => 0,
-            }
+        let packed = split.order == Order::Packed;
+        match (split.layout.width, split.layout.mantissa) {
+            // SAFETY: `self` exists only when `detect` saw the features.
+            (2, 7) if packed => unsafe { decode_bf16(&parts, state, rest, out) },
+            // SAFETY: as above.
+            (2, 10) if packed => unsafe { decode_f16(&parts, state, rest, out) },
+            // SAFETY: as above.
+            (4, 23) if packed && split.dead == 0 => unsafe { decode_f32::<false>(split, &parts, state, rest, out) },
+            // SAFETY: as above.
+            (4, 23) if packed => unsafe { decode_f32::<true>(split, &parts, state, rest, out) },
+            // SAFETY: as above.
+            (1, _) if split.rest_bits() == 4 => unsafe { decode_bytes(split, &parts, state, rest, out) },
+            _ => 0,
         }
     }
 }
@@ -127,21 +129,28 @@ fn decode_f32<const DEAD: bool>(
     let mantissa = _mm256_set1_epi8(0x7f);
     let tile_len = split.rest_len(TILE);
     let outs = out.as_chunks_mut::<VECTOR>().0.as_chunks_mut::<32>().0;
-    let mut bytes = [[0u8; TILE]; 4];
+    // Dead bits remove whole bytes and leave one of them with fewer bits, whose pieces come first in a tile.
+    let (n_dead_bytes, n_dead_bits) = (usize::from(split.dead / 8), u32::from(split.dead % 8));
+    let partial_len = tile_len - (3 - n_dead_bytes - usize::from(n_dead_bits > 0)) * TILE;
+    let mut partial = [0u8; TILE];
     for_each_vector!(parts, state, |tile, vector, symbols| {
-        let rest = &rest[tile * tile_len..];
-        // Without dead bits the rest is already whole bytes; otherwise a tile is unpacked to them first.
-        let (low0, low1, upper) = if DEAD {
-            if vector == 0 {
-                bytes = [[0; TILE]; 4];
-                unpack_bytes(split, rest, &mut bytes);
+        let rest = &rest[tile * tile_len..][..tile_len];
+        if DEAD && vector == 0 && n_dead_bits > 0 {
+            partial = [0; TILE];
+            unpack_low_bits(rest, n_dead_bits, &mut partial);
+        }
+        let byte = |b: usize| {
+            if !DEAD {
+                return load(&rest.as_chunks::<VECTOR>().0[8 * b + vector]);
             }
-            let byte = |b: usize| load(&bytes[b].as_chunks::<VECTOR>().0[vector]);
-            (byte(0), byte(1), _mm256_or_si256(byte(2), byte(3)))
-        } else {
-            let byte = |b: usize| load(&rest[..24 * VECTOR].as_chunks::<VECTOR>().0[8 * b + vector]);
-            (byte(0), byte(1), byte(2))
+            let whole = b.checked_sub(n_dead_bytes + usize::from(n_dead_bits > 0));
+            match whole {
+                Some(whole) => load(&rest[partial_len..].as_chunks::<VECTOR>().0[8 * whole + vector]),
+                None if b == n_dead_bytes => load(&partial.as_chunks::<VECTOR>().0[vector]),
+                None => _mm256_setzero_si256(),
+            }
         };
+        let (low0, low1, upper) = (byte(0), byte(1), byte(2));
         let low = _mm256_or_si256(_mm256_shuffle_epi8(low_bits, symbols), _mm256_and_si256(upper, mantissa));
         let high = _mm256_or_si256(_mm256_shuffle_epi8(high_bits, symbols), _mm256_andnot_si256(mantissa, upper));
         let (top_a, top_b) = (_mm256_unpacklo_epi8(low, high), _mm256_unpackhi_epi8(low, high));
@@ -155,6 +164,7 @@ fn decode_f32<const DEAD: bool>(
 }
 
 #[expect(non_upper_case_globals, reason = "the vector's number is a constant so that shifts by it are immediate")]
+#[expect(clippy::cast_possible_truncation, reason = "the vector's number is below eight")]
 #[target_feature(enable = "avx2,bmi1,bmi2,popcnt,lzcnt")]
 fn decode_f16(parts: &Parts<'_>, state: &mut DecodeState<4>, rest: &[u8], out: &mut [u8]) -> usize {
     let high_bits = table(&parts.per_symbol(|e| (e & 31) << 2));
@@ -177,6 +187,7 @@ fn decode_f16(parts: &Parts<'_>, state: &mut DecodeState<4>, rest: &[u8], out: &
 }
 
 #[expect(non_upper_case_globals, reason = "the vector's number is a constant so that shifts by it are immediate")]
+#[expect(clippy::cast_possible_truncation, reason = "the vector's number is below eight")]
 #[target_feature(enable = "avx2,bmi1,bmi2,popcnt,lzcnt")]
 fn decode_bytes(split: &FieldSplit, parts: &Parts<'_>, state: &mut DecodeState<4>, rest: &[u8], out: &mut [u8]) -> usize {
     let Layout { flip, .. } = split.layout;

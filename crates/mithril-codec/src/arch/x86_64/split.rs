@@ -4,7 +4,7 @@
 //! Every function takes whole tiles of 256 elements.
 
 use super::{load, store};
-use crate::transform::fields::{FieldSplit, Order, TILE, VECTOR, pack_group, unpack_group};
+use crate::transform::fields::{FieldSplit, Order, TILE, VECTOR, piece_len, pieces};
 use std::arch::x86_64::*;
 
 /// Low and high bytes of 32 two-byte elements.
@@ -75,7 +75,7 @@ pub(super) fn split_f32(source: &[u8], plane: &mut [u8], rest: &mut [u8]) {
 pub(super) fn split_float<const WIDTH: usize>(split: &FieldSplit, source: &[u8], plane: &mut [u8], mut rest: &mut [u8]) {
     let magnitude = _mm256_set1_epi16(0x7fff);
     let base = _mm256_set1_epi16(split.base.cast_signed());
-    let top_shift = _mm_cvtsi32_si128((split.top_shift() - (8 * WIDTH as u32 - 16)).cast_signed());
+    let top_shift = _mm_cvtsi32_si128((split.top_shift() + 16 - 8 * split.width()).cast_signed());
     let order = LaneOrder::of(split);
     for (tile, planes) in source.chunks_exact(WIDTH * TILE).zip(plane.chunks_exact_mut(TILE)) {
         let mut bytes = [[0u8; TILE]; WIDTH];
@@ -93,23 +93,25 @@ pub(super) fn split_float<const WIDTH: usize>(split: &FieldSplit, source: &[u8],
                 _mm256_min_epu16(_mm256_sub_epi16(top, base), _mm256_set1_epi16(255))
             };
             let (index_a, index_b) = (index(_mm256_unpacklo_epi8(low, high)), index(_mm256_unpackhi_epi8(low, high)));
-            store(plane, order.from_packed(_mm256_packus_epi16(index_a, index_b)));
+            store(plane, order.unpacked(_mm256_packus_epi16(index_a, index_b)));
             for (bytes, quarter) in bytes.iter_mut().zip(quarters) {
-                store(&mut bytes.as_chunks_mut::<VECTOR>().0[vector], order.from_packed(quarter));
+                store(&mut bytes.as_chunks_mut::<VECTOR>().0[vector], order.unpacked(quarter));
             }
         }
         for group in split.groups() {
             let mut packed = bytes[(group.low as usize / 8).min(WIDTH - 1)];
-            let (shift, mask) = (group.low % 8, low_mask(group.n_bits));
-            for byte in &mut packed {
-                *byte = *byte >> shift & mask;
+            let (shift, mask) = (count(group.low % 8), _mm256_set1_epi8(low_mask(group.n_bits).cast_signed()));
+            for byte in packed.as_chunks_mut().0 {
+                store(byte, _mm256_and_si256(_mm256_srl_epi16(load(byte), shift), mask));
             }
             if group.sign {
-                for (byte, high) in packed.iter_mut().zip(&bytes[WIDTH - 1]) {
-                    *byte |= high >> 7 << group.n_bits;
+                let above = count(7 - group.n_bits.min(7));
+                for (byte, high) in packed.as_chunks_mut().0.iter_mut().zip(bytes[WIDTH - 1].as_chunks().0) {
+                    let sign = _mm256_srl_epi16(_mm256_and_si256(load(high), _mm256_set1_epi8(-128)), above);
+                    store(byte, _mm256_or_si256(load(byte), sign));
                 }
             }
-            rest = pack_group(&packed, group.width(), TILE / VECTOR, rest);
+            rest = pack_group(&packed, group.width(), rest);
         }
     }
 }
@@ -127,7 +129,7 @@ pub(super) fn join_float<const WIDTH: usize>(split: &FieldSplit, plane: &[u8], r
 fn join_float_by<const WIDTH: usize, const WHOLE: bool>(split: &FieldSplit, plane: &[u8], mut rest: &[u8], out: &mut [u8]) {
     let zero = _mm256_setzero_si256();
     let base = _mm256_set1_epi16(split.base.cast_signed());
-    let top_shift = _mm_cvtsi32_si128((split.top_shift() - (8 * WIDTH as u32 - 16)).cast_signed());
+    let top_shift = _mm_cvtsi32_si128((split.top_shift() + 16 - 8 * split.width()).cast_signed());
     let magnitude = _mm256_set1_epi16(0x7fff);
     let order = LaneOrder::of(split);
     for (planes, out) in plane.chunks_exact(TILE).zip(out.chunks_exact_mut(WIDTH * TILE)) {
@@ -176,25 +178,93 @@ fn join_float_by<const WIDTH: usize, const WHOLE: bool>(split: &FieldSplit, plan
 /// The rest of a full tile as the bytes of its elements, without their top fields; returns what is left of `rest`.
 #[inline]
 #[target_feature(enable = "avx2,bmi1,bmi2,popcnt,lzcnt")]
-pub(super) fn unpack_bytes<'a, const WIDTH: usize>(
+fn unpack_bytes<'a, const WIDTH: usize>(
     split: &FieldSplit,
     mut rest: &'a [u8],
     bytes: &mut [[u8; TILE]; WIDTH],
 ) -> &'a [u8] {
     for group in split.groups() {
         let mut packed = [0u8; TILE];
-        rest = unpack_group(rest, group.width(), TILE / VECTOR, &mut packed);
-        let (shift, mask) = (group.low % 8, low_mask(group.n_bits));
-        for (byte, packed) in bytes[(group.low as usize / 8).min(WIDTH - 1)].iter_mut().zip(&packed) {
-            *byte |= (packed & mask) << shift;
+        rest = unpack_group(rest, group.width(), &mut packed);
+        let (shift, mask) = (count(group.low % 8), _mm256_set1_epi8(low_mask(group.n_bits).cast_signed()));
+        let byte = (group.low as usize / 8).min(WIDTH - 1);
+        for (byte, packed) in bytes[byte].as_chunks_mut().0.iter_mut().zip(packed.as_chunks().0) {
+            let placed = _mm256_sll_epi16(_mm256_and_si256(load(packed), mask), shift);
+            store(byte, _mm256_or_si256(load(byte), placed));
         }
         if group.sign {
-            for (byte, packed) in bytes[WIDTH - 1].iter_mut().zip(&packed) {
-                *byte |= packed >> group.n_bits << 7;
+            let above = count(7 - group.n_bits.min(7));
+            for (byte, packed) in bytes[WIDTH - 1].as_chunks_mut().0.iter_mut().zip(packed.as_chunks().0) {
+                let sign = _mm256_and_si256(_mm256_sll_epi16(load(packed), above), _mm256_set1_epi8(-128));
+                store(byte, _mm256_or_si256(load(byte), sign));
             }
         }
     }
     rest
+}
+
+/// Writes a group of every element of a full tile; returns what is left of `rest`. Shifts move 16 bits at a time:
+/// what crosses a byte is masked away.
+#[inline]
+#[target_feature(enable = "avx2")]
+fn pack_group<'a>(bytes: &[u8; TILE], width: u32, mut rest: &'a mut [u8]) -> &'a mut [u8] {
+    let vectors = bytes.as_chunks::<VECTOR>().0;
+    for (shift, width) in pieces(width) {
+        let (out, left) = rest.split_at_mut(piece_len(width, TILE / VECTOR));
+        rest = left;
+        if width == 8 {
+            out.copy_from_slice(bytes);
+            continue;
+        }
+        let (shift, mask) = (count(shift), _mm256_set1_epi8(low_mask(width).cast_signed()));
+        for (vectors, out) in vectors.chunks_exact(8 / width as usize).zip(out.as_chunks_mut::<VECTOR>().0) {
+            let mut packed = _mm256_setzero_si256();
+            for (place, vector) in (0..).step_by(width as usize).zip(vectors) {
+                let part = _mm256_and_si256(_mm256_srl_epi16(load(vector), shift), mask);
+                packed = _mm256_or_si256(packed, _mm256_sll_epi16(part, count(place)));
+            }
+            store(out, packed);
+        }
+    }
+    rest
+}
+
+/// Reads a group of every element of a full tile; returns what is left of `rest`.
+#[inline]
+#[target_feature(enable = "avx2")]
+fn unpack_group<'a>(mut rest: &'a [u8], width: u32, bytes: &mut [u8; TILE]) -> &'a [u8] {
+    let vectors = bytes.as_chunks_mut::<VECTOR>().0;
+    for (shift, width) in pieces(width) {
+        let (piece, left) = rest.split_at(piece_len(width, TILE / VECTOR));
+        rest = left;
+        let (shift, mask) = (count(shift), _mm256_set1_epi8(low_mask(width).cast_signed()));
+        for (packed, vectors) in piece.as_chunks::<VECTOR>().0.iter().zip(vectors.chunks_exact_mut(8 / width as usize)) {
+            let packed = load(packed);
+            for (place, vector) in (0..).step_by(width as usize).zip(vectors) {
+                let part = _mm256_and_si256(_mm256_srl_epi16(packed, count(place)), mask);
+                store(vector, _mm256_or_si256(load(vector), _mm256_sll_epi16(part, shift)));
+            }
+        }
+    }
+    rest
+}
+
+/// The first group of a full tile, put above its dead bits.
+#[inline]
+#[target_feature(enable = "avx2")]
+pub(super) fn unpack_low_bits(rest: &[u8], n_dead: u32, bytes: &mut [u8; TILE]) {
+    unpack_group(rest, 8 - n_dead, bytes);
+    for byte in bytes.as_chunks_mut::<VECTOR>().0 {
+        // No bit crosses into the next byte: as many as are dead are still free at the top.
+        store(byte, _mm256_sll_epi16(load(byte), count(n_dead)));
+    }
+}
+
+/// A number of bits as shift instructions take it.
+#[inline]
+#[target_feature(enable = "avx2")]
+fn count(bits: u32) -> __m128i {
+    _mm_cvtsi32_si128(bits.cast_signed())
 }
 
 fn low_mask(n_bits: u32) -> u8 {
@@ -227,7 +297,7 @@ impl LaneOrder {
 
     #[inline]
     #[target_feature(enable = "avx2")]
-    fn from_packed(self, vector: __m256i) -> __m256i {
+    fn unpacked(self, vector: __m256i) -> __m256i {
         match self {
             Self::Packed => vector,
             Self::Natural { from_packed, .. } => _mm256_permutevar8x32_epi32(vector, from_packed),

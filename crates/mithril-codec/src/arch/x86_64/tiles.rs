@@ -14,22 +14,27 @@ impl Avx2 {
         let ((head, tail), (head_plane, tail_plane)) = (source.split_at(full * width), plane.split_at_mut(full));
         let (head_rest, tail_rest) = rest.split_at_mut(split.rest_len(full));
         let packed = split.order == Order::Packed;
-        // SAFETY: `self` exists only when `detect` saw the features.
-        unsafe {
-            match (split.layout.width, split.layout.mantissa) {
-                (2, 7) if packed => split_bf16(head, head_plane, head_rest),
-                (2, 10) if packed => split_f16(head, head_plane, head_rest),
-                (4, 23) if packed && split.dead == 0 => split_f32(head, head_plane, head_rest),
-                (1, 3) if split.rest_bits() == 4 && split.dead == 0 && split.base == 0 => {
-                    split_bytes::<true>(split, head, head_plane, head_rest);
-                }
-                (1, 4) if split.rest_bits() == 4 && split.dead == 0 && split.base == 0 => {
-                    split_bytes::<false>(split, head, head_plane, head_rest);
-                }
-                (2, _) if is_float(split) => split_float::<2>(split, head, head_plane, head_rest),
-                (4, _) if is_float(split) => split_float::<4>(split, head, head_plane, head_rest),
-                _ => split_any(split, head, head_plane, head_rest),
+        match (split.layout.width, split.layout.mantissa) {
+            // SAFETY: `self` exists only when `detect` saw the features.
+            (2, 7) if packed => unsafe { split_bf16(head, head_plane, head_rest) },
+            // SAFETY: as above.
+            (2, 10) if packed => unsafe { split_f16(head, head_plane, head_rest) },
+            // SAFETY: as above.
+            (4, 23) if packed && split.dead == 0 => unsafe { split_f32(head, head_plane, head_rest) },
+            (1, 3) if split.rest_bits() == 4 && split.dead == 0 && split.base == 0 => {
+                // SAFETY: as above.
+                unsafe { split_bytes::<true>(split, head, head_plane, head_rest) }
             }
+            (1, 4) if split.rest_bits() == 4 && split.dead == 0 && split.base == 0 => {
+                // SAFETY: as above.
+                unsafe { split_bytes::<false>(split, head, head_plane, head_rest) }
+            }
+            // SAFETY: as above.
+            (2, _) if is_float(split) => unsafe { split_float::<2>(split, head, head_plane, head_rest) },
+            // SAFETY: as above.
+            (4, _) if is_float(split) => unsafe { split_float::<4>(split, head, head_plane, head_rest) },
+            // SAFETY: as above.
+            _ => unsafe { split_any(split, head, head_plane, head_rest) },
         }
         split_tiles_portable(split, tail, tail_plane, tail_rest);
     }
@@ -40,13 +45,13 @@ impl Avx2 {
         let full = out.len() / (width * TILE) * TILE;
         let ((head, tail), (head_plane, tail_plane)) = (out.split_at_mut(full * width), plane.split_at(full));
         let (head_rest, tail_rest) = rest.split_at(split.rest_len(full));
-        // SAFETY: `self` exists only when `detect` saw the features.
-        unsafe {
-            match split.layout.width {
-                2 if is_float(split) => join_float::<2>(split, head_plane, head_rest, head),
-                4 if is_float(split) => join_float::<4>(split, head_plane, head_rest, head),
-                _ => join_any(split, head_plane, head_rest, head),
-            }
+        match split.layout.width {
+            // SAFETY: `self` exists only when `detect` saw the features.
+            2 if is_float(split) => unsafe { join_float::<2>(split, head_plane, head_rest, head) },
+            // SAFETY: as above.
+            4 if is_float(split) => unsafe { join_float::<4>(split, head_plane, head_rest, head) },
+            // SAFETY: as above.
+            _ => unsafe { join_any(split, head_plane, head_rest, head) },
         }
         join_tiles_portable(split, tail_plane, tail_rest, tail);
     }

@@ -170,8 +170,8 @@ impl EncodeTable {
         let mut first_slot = 0u32;
         for symbol in 0..16 {
             let f = u32::from(freq[symbol]);
-            if f > 0 {
-                let reciprocal = (65536 / f).min(65535);
+            if let Some(reciprocal) = 65536u32.checked_div(f) {
+                let reciprocal = reciprocal.min(65535);
                 table.reciprocal_low[symbol] = reciprocal as u8;
                 table.reciprocal_high[symbol] = (reciprocal >> 8) as u8;
             }

@@ -12,7 +12,7 @@
 
 mod tiles;
 
-pub(crate) use tiles::{join_tiles, join_tiles_portable, pack_group, split_tiles, split_tiles_portable, unpack_group};
+pub(crate) use tiles::{join_tiles, join_tiles_portable, split_tiles, split_tiles_portable};
 
 use crate::CodecError;
 
@@ -81,6 +81,17 @@ impl FieldSplit {
         let sign = u32::from(self.layout.sign);
         if mantissa + sign >= bits || joint + dead > mantissa || (self.raw_sign && !self.layout.sign) {
             return Err(CodecError::corrupt("bit fields do not fit the element"));
+        }
+        if self.layout.flip && self.layout.sign {
+            return Err(CodecError::corrupt("bit fields with a sign that is flipped"));
+        }
+        // Escapes have two bytes.
+        if self.top_bits() > 16 {
+            return Err(CodecError::corrupt("top field of more than 16 bits"));
+        }
+        // A plane byte holds every field of eight bits, so that only wider ones need a base.
+        if self.base > 0 && (self.top_bits() <= 8 || u32::from(self.base) >> self.top_bits() != 0) {
+            return Err(CodecError::corrupt("base of the top fields"));
         }
         if self.order == Order::Packed && !self.is_fusable() {
             return Err(CodecError::corrupt("packed order is not defined for these bit fields"));

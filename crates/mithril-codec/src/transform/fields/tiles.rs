@@ -151,7 +151,7 @@ fn undo_reorder<T: Copy>(tile: &[T; TILE], order: [usize; VECTOR]) -> [T; TILE] 
 
 /// Writes a group of every element of a tile; returns what is left of `rest`.
 #[inline(always)]
-pub(crate) fn pack_group<'a>(bytes: &[u8; TILE], width: u32, n_vectors: usize, mut rest: &'a mut [u8]) -> &'a mut [u8] {
+fn pack_group<'a>(bytes: &[u8; TILE], width: u32, n_vectors: usize, mut rest: &'a mut [u8]) -> &'a mut [u8] {
     for (shift, width) in pieces(width) {
         let (out, left) = rest.split_at_mut(piece_len(width, n_vectors));
         rest = left;
@@ -170,7 +170,7 @@ pub(crate) fn pack_group<'a>(bytes: &[u8; TILE], width: u32, n_vectors: usize, m
 
 /// Reads a group of every element of a tile; returns what is left of `rest`.
 #[inline(always)]
-pub(crate) fn unpack_group<'a>(mut rest: &'a [u8], width: u32, n_vectors: usize, bytes: &mut [u8; TILE]) -> &'a [u8] {
+fn unpack_group<'a>(mut rest: &'a [u8], width: u32, n_vectors: usize, bytes: &mut [u8; TILE]) -> &'a [u8] {
     for (shift, width) in pieces(width) {
         let (piece, left) = rest.split_at(piece_len(width, n_vectors));
         rest = left;

@@ -19,7 +19,7 @@ pub const BODIES: &[(&str, fn(&[u8]))] = &[
 ];
 
 /// Raw bytes that a frame may decode to here: fuzzing wants many small inputs.
-const MAX_RAW_LEN: u64 = 1 << 20;
+const MAX_RAW_LEN: u64 = 1 << 17;
 
 /// Reading a frame in one piece and as a stream gives the same, or an error both ways.
 ///

@@ -1,0 +1,106 @@
+//! What stands in for AVX2 where there is none: a proof that cannot be had, so that its kernels are never reached.
+
+use crate::checksum::LANES as SUM_LANES;
+use crate::entropy::rans8::{DecodeState, DecodeTable, EncodeState, EncodeTable, Window};
+use crate::entropy::rans12;
+use crate::transform::fields::FieldSplit;
+
+/// No value of this type exists.
+#[derive(Debug, Clone, Copy)]
+pub(crate) enum Avx2 {}
+
+/// Never there.
+pub(crate) fn avx2() -> Option<Avx2> {
+    None
+}
+
+/// How the columns of every row are put back; see the kernel.
+#[derive(Clone, Copy)]
+#[expect(dead_code, reason = "made for a kernel that is never reached")]
+pub(crate) struct Columns<'a, const CLASSES: usize> {
+    pub(crate) row_len: usize,
+    pub(crate) shuffles: &'a [[[u8; 16]; CLASSES]],
+    pub(crate) taken: &'a [[u8; CLASSES]],
+}
+
+impl Avx2 {
+    pub(crate) fn checksum_lanes(self, _: &mut [u32; SUM_LANES], _: &[[u8; 4 * SUM_LANES]]) {
+        match self {}
+    }
+
+    pub(crate) fn split_tiles(self, _: &FieldSplit, _: &[u8], _: &mut [u8], _: &mut [u8]) {
+        match self {}
+    }
+
+    pub(crate) fn join_tiles(self, _: &FieldSplit, _: &[u8], _: &[u8], _: &mut [u8]) {
+        match self {}
+    }
+
+    pub(crate) fn rans8_decode<const N: usize>(
+        self,
+        _: &mut DecodeState<N>,
+        _: &DecodeTable,
+        _: &[u8; 16],
+        _: &[u8],
+        _: &mut [u8],
+    ) -> usize {
+        match self {}
+    }
+
+    #[expect(clippy::too_many_arguments, reason = "those of the kernel")]
+    pub(crate) fn rans8_decode_join(
+        self,
+        _: &FieldSplit,
+        _: u8,
+        _: &DecodeTable,
+        _: &mut DecodeState<4>,
+        _: &[u8],
+        _: &[u8],
+        _: &mut [u8],
+    ) -> usize {
+        match self {}
+    }
+
+    pub(crate) fn rans8_encode<const N: usize>(
+        self,
+        _: &mut EncodeState<'_, N>,
+        _: &EncodeTable,
+        _: &[u8],
+        _: &[u8],
+    ) {
+        match self {}
+    }
+
+    pub(crate) fn rans12_decode_groups(
+        self,
+        _: &mut [u32; rans12::LANES],
+        _: &[u32; rans12::FREQUENCY_SUM],
+        _: &[u8],
+        _: &mut [[u8; rans12::LANES]],
+    ) -> (usize, usize) {
+        match self {}
+    }
+
+    pub(crate) fn scatter_rows<const CLASSES: usize>(
+        self,
+        _: Columns<'_, CLASSES>,
+        _: &[u8],
+        _: &[u8],
+        _: &mut [[usize; CLASSES]],
+        _: &mut [u8],
+    ) {
+        match self {}
+    }
+
+    pub(crate) fn count_window(self, _: &[u8], _: u8, _: &mut [u32; 16]) {
+        match self {}
+    }
+
+    pub(crate) fn count_all(self, _: &[u8], _: u8, _: &mut [u32; 16]) {
+        match self {}
+    }
+
+    pub(crate) fn map_window(self, _: &Window, _: &mut [u8], _: u32, _: &mut Vec<u32>) -> usize {
+        match self {}
+    }
+}

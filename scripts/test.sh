@@ -1,0 +1,127 @@
+#!/usr/bin/env bash
+# Sets up and runs every check, and stops at the first that fails: bash scripts/test.sh
+#
+# Needs Rust 1.95, a C compiler and Python 3.11, and the network the first time. Fuzzing also needs a nightly toolchain
+# and cargo-fuzz; both are installed if rustup is there. Where they cannot be had, the script says so and goes on, but
+# fails if CI=true. MITHRIL_SKIP_FUZZ=1 leaves fuzzing out. Everything is built in the usual target directories.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+
+target=${CARGO_TARGET_DIR:-target}
+passed=0
+not_run=
+heading="setting up"
+
+finish() {
+    local status=$?
+    [ -z "$not_run" ] || echo "not run: $not_run"
+    if [ "$status" -eq 0 ]; then
+        echo "$passed passed, 0 failed"
+    else
+        echo "failed: $heading"
+        echo "$passed passed, 1 failed"
+    fi
+}
+trap finish EXIT
+
+# step HEADING COMMAND...: a command that fails ends the script, so it must not stand in a condition.
+step() {
+    heading=$1
+    shift
+    local start=$SECONDS before=$not_run
+    echo "== $heading"
+    "$@"
+    [ "$not_run" != "$before" ] || passed=$((passed + 1))
+    echo "   $((SECONDS - start)) s"
+}
+
+tools() {
+    rustc --version
+    python3 --version
+    python3 -c 'import sys; sys.exit("Python 3.11 or later is needed" if sys.version_info < (3, 11) else 0)'
+    if ! cargo fmt --version || ! cargo clippy --version; then
+        rustup component add rustfmt clippy
+    fi
+    local python=$target/venv/bin/python
+    [ -x "$python" ] || python3 -m venv "$target/venv"
+    "$python" -m pip install --quiet --disable-pip-version-check --requirement scripts/requirements.txt
+}
+
+documentation() {
+    # Libraries only: the program has the name of one of them, and its documentation is `--help`.
+    RUSTDOCFLAGS="-D warnings" cargo doc --quiet --workspace --no-deps --lib
+    cargo test --quiet --workspace --doc
+}
+
+# Four builds must write the same bytes: debug and release, with kernels and without.
+byte_identity() {
+    local digests=$target/digests scalar="--features mithril-codec/scalar-only" build
+    mkdir -p "$digests"
+    cargo run --quiet --package xtask -- digest >"$digests/debug"
+    cargo run --quiet --package xtask $scalar -- digest >"$digests/debug-scalar"
+    cargo run --quiet --release --package xtask -- digest >"$digests/release"
+    cargo run --quiet --release --package xtask $scalar -- digest >"$digests/release-scalar"
+    for build in debug-scalar release release-scalar; do
+        diff "$digests/debug" "$digests/$build"
+    done
+    echo "$(wc -l <"$digests/debug") frames are the same in four builds"
+    if [ -r /proc/cpuinfo ] && ! grep -q avx2 /proc/cpuinfo; then
+        echo "this CPU has no AVX2: all four builds ran scalar code"
+    fi
+}
+
+# 1 GiB through the stream encoder and decoder must stay within the 128 MiB that their documentation promises.
+stream_memory() {
+    if [ ! -r /proc/self/status ]; then
+        not_run="${not_run:+$not_run; }memory of streams, which is read from /proc"
+        return
+    fi
+    local report peak
+    report=$(cargo run --quiet --release --package mithril --example stream_memory -- 1 2)
+    echo "$report"
+    peak=$(sed -n 's/^peak memory.*: *\([0-9]*\) kB$/\1/p' <<<"$report")
+    [ "$peak" -le 131072 ]
+}
+
+fuzz() {
+    local why
+    if [ "${MITHRIL_SKIP_FUZZ:-}" = 1 ]; then
+        not_run="${not_run:+$not_run; }fuzzing, because MITHRIL_SKIP_FUZZ is 1"
+        return
+    elif ! rustup toolchain list 2>/dev/null | grep -q '^nightly' &&
+        ! rustup toolchain install nightly --profile minimal; then
+        why="there is no nightly toolchain"
+    elif ! command -v cargo-fuzz >/dev/null && ! cargo install --quiet --locked cargo-fuzz --version 0.13.2; then
+        why="cargo-fuzz does not install"
+    else
+        scripts/fuzz.sh 10
+        return
+    fi
+    not_run="${not_run:+$not_run; }fuzzing, because $why"
+    [ "${CI:-}" != true ]
+}
+
+bench_smoke() {
+    local effort
+    for effort in fast balanced max; do
+        cargo run --quiet --release -- bench assets/minilm-demo.safetensors --effort "$effort" --repeat 1 \
+            --against zstd,lz4
+    done
+}
+
+step "tools" tools
+step "format" cargo fmt --all --check
+step "clippy" cargo clippy --quiet --locked --workspace --all-targets -- -D warnings
+step "ruff" "$target/venv/bin/ruff" check tools docs
+step "tests" cargo test --quiet --workspace --all-targets
+step "tests without SIMD" cargo test --quiet --package mithril-codec --package mithril-format --package mithril \
+    --features mithril-codec/scalar-only --lib --tests
+step "same bytes from every build" byte_identity
+step "documentation and its examples" documentation
+step "reference decoder over the golden files" \
+    "$target/venv/bin/python" docs/format/reference_decoder.py --check golden
+step "directions between crates" cargo xtask check-crates
+step "memory of streams" stream_memory
+step "fuzzing, 10 s per target" fuzz
+step "demo" cargo run --quiet --release -- demo
+step "bench on the demo model" bench_smoke
