@@ -1,9 +1,14 @@
 //! Frames that every reader must refuse, each with one defect and sums that are right otherwise.
 
 use crate::golden::push_block;
-use mithril_codec::block::Shared;
+use mithril_codec::block::{
+    FieldRecipe, MAX_OVERHEAD, Place, Recipe, Scratch, Shared, SymbolCoder, SymbolTables, encode_block,
+};
 use mithril_codec::entropy::huffman;
-use mithril_codec::{Dtype, checksum};
+use mithril_codec::entropy::lz::Compressor;
+use mithril_codec::entropy::rans8::Window;
+use mithril_codec::transform::fields::Layout;
+use mithril_codec::{Contexts, Dtype, checksum};
 use mithril_format::frame::{FrameHeader, Trailer};
 
 /// Name, expected kind and variant of the error, and the bytes.
@@ -13,12 +18,14 @@ type Rejected = (&'static str, (&'static str, &'static str), Vec<u8>);
 struct Parts {
     header: Vec<u8>,
     blocks: Vec<(u32, Vec<u8>)>,
+    /// What the blocks claim to hold.
+    raw: Vec<u8>,
     trailer_raw_len: u64,
 }
 
 const RAW_LEN: u32 = 64;
 
-/// The raw bytes that blocks claim to hold; no damaged block gets as far as their checksum.
+/// The raw bytes that blocks claim to hold unless it is said otherwise.
 fn raw() -> Vec<u8> {
     (0..64).collect()
 }
@@ -37,7 +44,30 @@ impl Parts {
         let mut bytes = Vec::new();
         header.write(&mut bytes);
         bytes.truncate(bytes.len() - 8);
-        Self { header: bytes, blocks: vec![(RAW_LEN, coded.to_vec())], trailer_raw_len: u64::from(RAW_LEN) }
+        let blocks = vec![(RAW_LEN, coded.to_vec())];
+        Self { header: bytes, blocks, raw: raw(), trailer_raw_len: u64::from(RAW_LEN) }
+    }
+
+    /// One block whose elements are these sixteen: what a reader that is not strict takes it for, so that no
+    /// checksum covers its fault.
+    fn of_elements(coded: &[u8], elements: [u32; 16]) -> Self {
+        Self { raw: elements.into_iter().flat_map(u32::to_le_bytes).collect(), ..Self::of(coded) }
+    }
+
+    /// Adds a last block with so many elements.
+    fn with_last_block(mut self, n: u8, coded: &[u8], elements: &[u32]) -> Self {
+        self.raw.extend(elements.iter().flat_map(|element| element.to_le_bytes()));
+        self.blocks.push((4 * u32::from(n), coded.to_vec()));
+        self.trailer_raw_len += 4 * u64::from(n);
+        let raw_len = self.trailer_raw_len.to_le_bytes();
+        self.with_header(16, &raw_len).with_header(24, &[16 + n])
+    }
+
+    /// Puts shared tables behind the shape.
+    fn with_shared(mut self, shared: &[u8]) -> Self {
+        self.header.extend(shared);
+        let len = u8::try_from(shared.len()).unwrap_or(u8::MAX);
+        self.with_header(12, &[len])
     }
 
     fn stored() -> Self {
@@ -54,8 +84,11 @@ impl Parts {
         let mut frame = self.header;
         frame.extend(checksum(&frame).to_le_bytes());
         let mut trailer = Trailer { coded_lens: Vec::new(), raw_len: self.trailer_raw_len };
+        let mut raw = &self.raw[..];
         for (raw_len, coded) in &self.blocks {
-            push_block(&mut frame, &mut trailer, Some(checksum(&raw())), *raw_len as usize, coded)?;
+            let (block, rest) = raw.split_at((*raw_len as usize).min(raw.len()));
+            push_block(&mut frame, &mut trailer, Some(checksum(block)), *raw_len as usize, coded)?;
+            raw = rest;
         }
         trailer.write(&mut frame);
         Ok(frame)
@@ -126,6 +159,38 @@ pub(crate) fn frames() -> Result<Vec<Rejected>, Box<dyn std::error::Error>> {
         ("header_checksum", ("corrupt", "Checksum"), flipped(&good, 33)),
         ("trailer_checksum", ("corrupt", "Checksum"), flipped(&good, good.len() - 5)),
         ("block_checksum", ("corrupt", "BlockChecksum"), flipped(&good, 60)),
+        ("byte_behind_the_frame", ("corrupt", "TrailingData"), [&good[..], &[0]].concat()),
+        ("frame_behind_the_frame", ("corrupt", "TrailingData"), [&good[..], &good].concat()),
+        (
+            "shared_tables_of_nothing",
+            ("corrupt", "Shared.Corrupt"),
+            Parts::stored().with_shared(&[0]).write()?,
+        ),
+        (
+            "shared_reserved_flag",
+            ("unsupported", "Shared.Unsupported"),
+            Parts::stored().with_shared(&[8]).write()?,
+        ),
+        (
+            "shared_tables_cut_off",
+            ("truncated", "Shared.Truncated"),
+            Parts::stored().with_shared(&[3, 1, 0]).write()?,
+        ),
+        (
+            "shared_class_16",
+            ("corrupt", "Shared.Corrupt"),
+            Parts::stored().with_shared(&[3, 1, 0, 0, 0, 1, 16, 1, 0, 0, 0, 1, 0]).write()?,
+        ),
+        ("constant_as_long_as_its_block", corrupt, long_constant().write()?),
+        ("rows_that_start_within_a_row", corrupt, misplaced_rows().write()?),
+        ("classed_symbols_with_shared_tables", corrupt, Classed::PER_BLOCK.write(&Classed::SHARED, |_| ())?),
+        ("shared_symbols_with_shared_classes", corrupt, Classed::SHARED.write(&Classed::PER_BLOCK, |_| ())?),
+        (
+            "packed_shared_symbols",
+            corrupt,
+            // PACKED in the flags; the elements of a vector are equal, so that their order does not show.
+            Classed::SHARED.write(&Classed::SHARED, |coded| coded[1] |= 0b1_0000)?,
+        ),
     ];
     let blocks: Vec<(&str, (&str, &str), Vec<u8>)> = vec![
         ("block_kind_7", unsupported, vec![7; 8]),
@@ -166,13 +231,156 @@ pub(crate) fn frames() -> Result<Vec<Rejected>, Box<dyn std::error::Error>> {
     for (name, expected, coded) in blocks {
         frames.push((name, expected, Parts::of(&coded).write()?));
     }
+    for (name, coded, elements) in second_encodings() {
+        frames.push((name, corrupt, Parts::of_elements(&coded, elements).write()?));
+    }
+    frames.push(("byte_behind_a_brotli_stream", corrupt, long_brotli()?.write()?));
     Ok(frames)
+}
+
+/// Blocks that say in a second way what a writer says in one, or that say more than it means.
+fn second_encodings() -> Vec<(&'static str, Vec<u8>, [u32; 16])> {
+    let all = |element: u32| [element; 16];
+    let but = |element: u32, others: &[(usize, u32)]| {
+        let mut elements = [element; 16];
+        others.iter().for_each(|&(at, other)| elements[at] = other);
+        elements
+    };
+    let none = [0; 4];
+    let zstd = [0x28, 0xb5, 0x2f, 0xfd, 0x20, 64, 0x03, 0x02, 0x00, 9];
+    let skippable = [0x50, 0x2a, 0x4d, 0x18, 0, 0, 0, 0];
+    let empty = [0x28, 0xb5, 0x2f, 0xfd, 0x20, 0, 0x01, 0x00, 0x00];
+    let nines = all(0x0909_0909);
+    let one = 127 << 23;
+    let rows = |row_len: u8, mask: u8, parts: [&[u8]; 2]| {
+        let part = |part: &[u8]| [&[u8::try_from(part.len()).unwrap_or(u8::MAX), 0, 0, 0], part].concat();
+        [&[6, 4, row_len, 0, 0, 0, 1, mask], &part(parts[0])[..], &part(parts[1])].concat()
+    };
+    let (fives, sixes) = (top_only(0b10, 24, 0, 5, &none), top_only(0b10, 24, 0, 6, &none));
+    let (five, six) = (5 << 24, 6 << 24);
+    vec![
+        ("skippable_frame_behind_a_zstd_frame", stream(5, &[&zstd[..], &skippable].concat()), nines),
+        ("zstd_frame_behind_a_zstd_frame", stream(5, &[&zstd[..], &empty].concat()), nines),
+        ("constant_of_two_equal_bytes", vec![1, 9, 9], nines),
+        ("constant_of_two_equal_halves", vec![1, 1, 2, 1, 2], all(0x0201_0201)),
+        ("coded_signs_without_a_sign", top_only(0b10_0010, 24, 0, 63, &none), all(63 << 24)),
+        ("sign_that_is_flipped", [&[2, 0b1110, 23, 0, 23, 0, 0], &[0; 32][..], &[0, 127], &none].concat(), all(one | 1 << 31)),
+        ("base_of_a_narrow_field", top_only(0b10, 24, 1, 62, &none), all(63 << 24)),
+        ("base_beyond_the_field", top_only(0b10, 22, 1024, 63, &none), all(63 << 22)),
+        ("top_field_of_17_bits", top_only(0b10, 15, 0, 63, &none), all(63 << 15)),
+        (
+            "escapes_out_of_order",
+            fields(0b110, &[0, 127, 2, 0, 0, 0, 5, 0, 3, 0, 1, 2]),
+            but(one, &[(5, 1 << 23), (3, 2 << 23)]),
+        ),
+        ("escape_twice", fields(0b110, &[0, 127, 2, 0, 0, 0, 5, 0, 5, 0, 1, 1]), but(one, &[(5, 1 << 23)])),
+        (
+            "escape_wider_than_the_field",
+            top_only(0b10, 27, 0, 3, &[1, 0, 0, 0, 2, 0, 33]),
+            but(3 << 27, &[(2, 1 << 27)]),
+        ),
+        ("palette_not_ascending", vec![4, 4, 1, 2, 0, 0, 0, 1, 0, 0, 0, 1, 0], all(2)),
+        ("palette_entry_twice", vec![4, 4, 1, 2, 0, 0, 0, 2, 0, 0, 0, 1, 0], all(2)),
+        (
+            "sparse_that_keeps_a_zero",
+            vec![5, 4, 2, 0, 0, 0, 0, 4, 0, 0, 0, 3, 0, 0, 0, 9, 0, 0, 0, 0, 0, 0, 0, 0, 1, 0, 0, 0],
+            but(0, &[(1, 1)]),
+        ),
+        (
+            "rows_mask_above_15",
+            rows(4, 0b1_0001, [&fives, &sixes]),
+            but(five, &[(0, six), (1, six), (2, six), (3, six)]),
+        ),
+        (
+            "rows_mask_behind_the_last_row",
+            rows(8, 0b110, [&fives, &sixes]),
+            std::array::from_fn(|i| if i < 8 { five } else { six }),
+        ),
+        ("rows_all_in_the_first_part", rows(4, 0, [&fives, &top_only(0b10, 24, 0, 6, &[])]), all(five)),
+        ("rows_all_in_the_second_part", rows(4, 15, [&top_only(0b10, 24, 0, 5, &[]), &sixes]), all(six)),
+    ]
+}
+
+/// A block of bit fields that are all top field, dead below, with constant symbols.
+fn top_only(flags: u8, dead: u8, base: u16, symbol: u8, escapes: &[u8]) -> Vec<u8> {
+    let [low, high] = base.to_le_bytes();
+    [&[2, flags, dead, 0, dead, low, high, 0, symbol], escapes].concat()
+}
+
+/// A last block of one element, which is its own pattern.
+fn long_constant() -> Parts {
+    Parts::stored().with_last_block(1, &[1, 1, 2, 3, 4], &[0x0403_0201])
+}
+
+/// Two rows of six elements behind a block of sixteen.
+fn misplaced_rows() -> Parts {
+    let part = |symbol: u8| top_only(0b10, 24, 0, symbol, &[0; 4]);
+    let coded = [&[6, 4, 6, 0, 0, 0, 1, 2, 13, 0, 0, 0], &part(5)[..], &[13, 0, 0, 0], &part(6)].concat();
+    let elements: Vec<u32> = (0..12).map(|i| if i < 6 { 5 << 24 } else { 6 << 24 }).collect();
+    Parts::stored().with_last_block(12, &coded, &elements)
+}
+
+/// A brotli stream with a byte behind it.
+fn long_brotli() -> Result<Parts, Box<dyn std::error::Error>> {
+    let raw: Vec<u8> = b"abcde".iter().copied().cycle().take(64).collect();
+    let recipe = Recipe::Planes { width: 1, compressors: vec![Compressor::Brotli { quality: 9 }] };
+    let mut coded = encoded(&recipe, &Shared::default(), &raw);
+    if !coded.starts_with(&[3, 1, 7]) {
+        return Err("brotli is not the smallest".into());
+    }
+    coded[3] += 1;
+    coded.push(0);
+    Ok(Parts { raw, ..Parts::of(&coded) })
+}
+
+fn encoded(recipe: &Recipe, shared: &Shared, raw: &[u8]) -> Vec<u8> {
+    let mut coded = vec![0; raw.len() + MAX_OVERHEAD];
+    let len = encode_block(recipe, shared, Place::default(), raw, &mut Scratch::new(), &mut coded);
+    coded.truncate(len);
+    coded
+}
+
+/// A matrix of 8 rows and 32 columns of BF16 in one class, whose rows alternate between two exponents.
+struct Classed {
+    tables: fn() -> SymbolTables,
+}
+
+impl Classed {
+    const SHARED: Self = Self { tables: || SymbolTables::Rans8(vec![Window::from_counts(112, [1; 16])]) };
+    const PER_BLOCK: Self = Self { tables: || SymbolTables::Rans8PerBlock };
+
+    fn shared(&self) -> Shared {
+        Shared::new(Some((Contexts::new(vec![0; 8], vec![0; 32]), (self.tables)())), None)
+    }
+
+    /// The block as one writes it, changed, in a frame with the tables of the other.
+    fn write(&self, header: &Self, change: impl Fn(&mut [u8])) -> Result<Vec<u8>, Box<dyn std::error::Error>> {
+        let rows = (0..8u16).map(|row| 120 + row % 2);
+        let raw: Vec<u8> = rows.flat_map(|exponent| [exponent << 7; 32]).flat_map(u16::to_le_bytes).collect();
+        let layout = Layout::float(2, 7);
+        let recipe = FieldRecipe { layout, joint: 0, base: 0, coder: SymbolCoder::Rans8 };
+        let mut coded = encoded(&Recipe::Fields(recipe), &self.shared(), &raw);
+        change(&mut coded);
+        let header = FrameHeader {
+            dtype: Dtype::Bf16,
+            shape: Some(vec![8, 32]),
+            block_len: 512,
+            raw_len: Some(512),
+            checksums: true,
+            shared: header.shared(),
+        };
+        let mut bytes = Vec::new();
+        header.write(&mut bytes);
+        bytes.truncate(bytes.len() - 8);
+        Parts { header: bytes, blocks: vec![(512, coded)], raw, trailer_raw_len: 512 }.write()
+    }
 }
 
 /// A block of 32 bytes, where all but the last have 64, before one of 64.
 fn short_block_first() -> Parts {
     let mut parts = Parts::stored().with_header(16, &96u64.to_le_bytes()).with_header(24, &[24]);
     parts.blocks.insert(0, (32, [&[0; 1], &raw()[..32]].concat()));
+    parts.raw = [&raw()[..32], &raw()].concat();
     parts.trailer_raw_len = 96;
     parts
 }

@@ -14,6 +14,9 @@ mod grid;
 mod sample;
 mod signs;
 
+#[cfg(test)]
+mod tests;
+
 use crate::Error;
 use crate::options::{Effort, FrameOptions};
 use grid::Matrix;
@@ -65,11 +68,6 @@ pub fn tensor(source: &[u8], options: &FrameOptions) -> Result<TensorPlan, Error
     let Some(layout) = dtype.layout() else { return Ok(without_fields(source, options)) };
     let width = usize::from(layout.width);
     let sample = Sample::of(source, width);
-    if sample.has_repeats() {
-        if let Some(plan) = repeats_pay(source, options, layout) {
-            return Ok(plan);
-        }
-    }
     if width > 1 && sample.is_sparse() {
         let nonzero = Box::new(fast_fields(source, layout));
         return Ok(own_tables(Recipe::Sparse { width: layout.width, nonzero }, source.len(), width));
@@ -78,6 +76,11 @@ pub fn tensor(source: &[u8], options: &FrameOptions) -> Result<TensorPlan, Error
         let otherwise = Box::new(fast_fields(source, layout));
         let recipe = Recipe::Palette { width: layout.width, compressors: compressors(options), otherwise };
         return Ok(own_tables(recipe, source.len(), width));
+    }
+    if sample.has_repeats()
+        && let Some(plan) = repeats_pay(source, options, layout)
+    {
+        return Ok(plan);
     }
     if options.effort == Effort::Fast || source.len() / width < MIN_CLASSED {
         return Ok(own_tables(fast_fields(source, layout), source.len(), width));

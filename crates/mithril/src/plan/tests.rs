@@ -1,0 +1,131 @@
+use super::*;
+
+/// Numbers that look like weights: sums of uniform ones, scaled.
+fn weights(n: usize, seed: u64) -> impl Iterator<Item = f32> {
+    let mut state = seed.wrapping_mul(2) + 1;
+    (0..n).map(move |_| {
+        let sum: i64 = (0..4)
+            .map(|_| {
+                state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+                i64::from(u32::try_from(state >> 40).unwrap()) - (1 << 23)
+            })
+            .sum();
+        f32::from_bits((sum as f32 * 1e-9).to_bits())
+    })
+}
+
+fn bf16(values: impl Iterator<Item = f32>) -> Vec<u8> {
+    values.flat_map(|value| u16::try_from(value.to_bits() >> 16).unwrap().to_le_bytes()).collect()
+}
+
+fn f32s(values: impl Iterator<Item = f32>) -> Vec<u8> {
+    values.flat_map(f32::to_le_bytes).collect()
+}
+
+fn plan(source: &[u8], dtype: Dtype, effort: Effort, shape: Option<[u64; 2]>) -> TensorPlan {
+    let mut options = FrameOptions::default().with_dtype(dtype).with_effort(effort);
+    options.shape = shape.map(Into::into);
+    tensor(source, &options).unwrap()
+}
+
+#[test]
+fn dense_weights_are_split_into_fields() {
+    let source = bf16(weights(200_000, 1));
+    let plan = plan(&source, Dtype::Bf16, Effort::Fast, None);
+    assert!(matches!(plan.recipe, Recipe::Fields(FieldRecipe { coder: SymbolCoder::Rans8, .. })));
+    assert!(plan.shared.is_empty());
+    // Three blocks of equal length rather than three full ones and a rest.
+    assert_eq!(plan.block_len as usize, 200_000usize.div_ceil(3).next_multiple_of(256) * 2);
+}
+
+#[test]
+fn pruned_weights_are_sparse() {
+    let source = bf16(weights(100_000, 2).enumerate().map(|(i, w)| if i % 3 == 0 { w } else { 0.0 }));
+    assert!(matches!(plan(&source, Dtype::Bf16, Effort::Fast, None).recipe, Recipe::Sparse { width: 2, .. }));
+}
+
+#[test]
+fn dequantised_weights_get_a_palette() {
+    let source = f32s(weights(100_000, 3).map(|w| (w * 500.0).round() * 0.01));
+    assert!(matches!(plan(&source, Dtype::F32, Effort::Fast, None).recipe, Recipe::Palette { width: 4, .. }));
+}
+
+#[test]
+fn repeated_weights_go_to_a_compressor() {
+    let row = f32s(weights(400, 4));
+    let source = row.repeat(300);
+    assert!(matches!(plan(&source, Dtype::F32, Effort::Fast, None).recipe, Recipe::Planes { width: 1, .. }));
+}
+
+#[test]
+fn text_goes_to_a_compressor_and_noise_does_not() {
+    let text = "the quick brown fox jumps over the lazy dog, ".repeat(5000);
+    let Recipe::Planes { compressors, .. } = plan(text.as_bytes(), Dtype::Bytes, Effort::Fast, None).recipe else { panic!() };
+    assert_eq!(compressors, [Compressor::Zstd { level: 3 }]);
+    let noise: Vec<u8> = weights(100_000, 5).map(|w| w.to_bits().to_le_bytes()[0]).collect();
+    let Recipe::Planes { compressors, .. } = plan(&noise, Dtype::Bytes, Effort::Max, None).recipe else { panic!() };
+    assert!(compressors.is_empty());
+}
+
+#[test]
+fn rows_of_different_scale_get_classes() {
+    let source = bf16(weights(512 * 384, 6).enumerate().map(|(i, w)| w * f32::from(1u8 << (i / 384 % 8))));
+    for effort in [Effort::Balanced, Effort::Max] {
+        let plan = plan(&source, Dtype::Bf16, effort, Some([512, 384]));
+        assert_eq!(plan.shared.row_len(), Some(384), "{effort:?}");
+        assert!((plan.block_len as usize).is_multiple_of(384 * 2));
+    }
+    assert!(plan(&source, Dtype::Bf16, Effort::Fast, Some([512, 384])).shared.is_empty());
+}
+
+#[test]
+fn columns_that_lean_to_one_side_get_coded_signs() {
+    let source = bf16(weights(512 * 384, 7).enumerate().map(|(i, w)| if i % 4 == 0 { -w.abs() } else { w.abs() }));
+    let plan = plan(&source, Dtype::Bf16, Effort::Max, Some([512, 384]));
+    let coded = crate::compress(
+        &source,
+        &FrameOptions::default().with_dtype(Dtype::Bf16).with_shape([512, 384]).with_effort(Effort::Max),
+    );
+    assert!(!plan.shared.is_empty());
+    // Without coded signs the rest alone takes six bits per weight.
+    let fast = crate::compress(&source, &FrameOptions::default().with_dtype(Dtype::Bf16)).unwrap();
+    assert!(coded.unwrap().len() + 512 * 384 / 10 < fast.len());
+}
+
+#[test]
+fn fair_signs_stay_raw() {
+    let source = bf16(weights(512 * 384, 8));
+    assert!(super::signs::model(&source, Dtype::Bf16.layout().unwrap(), Matrix { n_rows: 512, row_len: 384 }, Effort::Max).is_none());
+}
+
+#[test]
+fn rows_that_hold_narrower_values_are_coded_apart() {
+    let source = f32s(
+        weights(512 * 384, 9).enumerate().map(|(i, w)| if i / 384 % 9 == 0 { f32::from_bits(w.to_bits() & !0x1fff) } else { w }),
+    );
+    let plan = plan(&source, Dtype::F32, Effort::Balanced, Some([512, 384]));
+    assert!(matches!(plan.recipe, Recipe::Rows(_)));
+}
+
+#[test]
+fn every_block_fits_the_limit_and_the_bound() {
+    for dtype in Dtype::ALL {
+        for len in [0, 1, 7, 1000, 70_000, 3 << 20] {
+            let source: Vec<u8> = (0..len).map(|i| u8::try_from(i * 7 % 251).unwrap()).collect();
+            for effort in [Effort::Fast, Effort::Balanced, Effort::Max] {
+                let options = FrameOptions::default().with_dtype(*dtype).with_effort(effort).with_threads(1);
+                let plan = tensor(&source, &options).unwrap();
+                assert!(plan.block_len >= u32::try_from(MIN_BLOCK_LEN).unwrap() / 2 && plan.block_len <= mithril_format::limits::MAX_BLOCK_LEN);
+                assert!((plan.block_len as usize).is_multiple_of(dtype.unit_len()), "{dtype:?} {len}");
+            }
+        }
+    }
+}
+
+#[test]
+fn a_shape_that_does_not_fit_is_refused() {
+    let options = FrameOptions::default().with_dtype(Dtype::F32).with_shape([3, 5]);
+    let error = tensor(&[0; 64], &options).unwrap_err();
+    assert_eq!(error.kind(), crate::ErrorKind::InvalidArgument);
+    assert_eq!(error.to_string(), "shape [3, 5] of F32 does not take 64 bytes");
+}
