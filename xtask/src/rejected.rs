@@ -356,7 +356,7 @@ impl Classed {
     /// The block as one writes it, changed, in a frame with the tables of the other.
     fn write(&self, header: &Self, change: impl Fn(&mut [u8])) -> Result<Vec<u8>, Box<dyn std::error::Error>> {
         let rows = (0..8u16).map(|row| 120 + row % 2);
-        let raw: Vec<u8> = rows.flat_map(|exponent| [exponent << 7; 32]).flat_map(u16::to_le_bytes).collect();
+        let raw: Vec<u8> = rows.flat_map(|exponent| [exponent << 7 | 1; 32]).flat_map(u16::to_le_bytes).collect();
         let layout = Layout::float(2, 7);
         let recipe = FieldRecipe { layout, joint: 0, base: 0, coder: SymbolCoder::Rans8 };
         let mut coded = encoded(&Recipe::Fields(recipe), &self.shared(), &raw);

@@ -25,7 +25,8 @@ fn main() -> io::Result<()> {
         std::fs::create_dir_all(&folder)?;
         std::fs::write(folder.join(name), parts.concat())
     };
-    let samples: Vec<_> = every_kind().into_iter().filter(|sample| !LEFT_OUT.contains(&sample.name)).collect();
+    let samples: Vec<_> =
+        every_kind().into_iter().filter(|sample| !LEFT_OUT.contains(&sample.name)).collect();
     for sample in &samples {
         write("decode_frame", sample.name, &[&[0], &sample.frame])?;
         if sample.name.starts_with("fields") {
@@ -34,7 +35,11 @@ fn main() -> io::Result<()> {
         }
     }
     // The same with checksums to be mended.
-    write("decode_frame", "mended_several_blocks", &[&[1], &samples.last().ok_or(io::ErrorKind::NotFound)?.frame])?;
+    write(
+        "decode_frame",
+        "mended_several_blocks",
+        &[&[1], &samples.last().ok_or(io::ErrorKind::NotFound)?.frame],
+    )?;
     for sample in samples.iter().filter(|sample| ["planes_rans8", "planes_huffman"].contains(&sample.name)) {
         let [a, b, ..] = sample.raw.len().to_le_bytes();
         let coded = &first_block(&sample.frame)[7..];
@@ -50,7 +55,9 @@ fn main() -> io::Result<()> {
     write("huffman_decode", "one_symbol", &[&9u16.to_le_bytes(), &[7, 7]])?;
     write("rans_decode", "rans12_words", &[&700u16.to_le_bytes(), &[3], &skewed])?;
     for (id, &dtype) in (0u8..).zip(Dtype::ALL) {
-        for (name, content, effort) in [("weights", "weights", 0u8), ("rows", "rows", 1 | 8 << 2), ("special", "special", 2)] {
+        for (name, content, effort) in
+            [("weights", "weights", 0u8), ("rows", "rows", 1 | 8 << 2), ("special", "special", 2)]
+        {
             // Few lengths are enough: one short and odd, one of whole rows.
             let len = if content == "rows" { 64 * dtype.unit_len() } else { 61 };
             let data = pattern(content, dtype, len, u64::from(id));

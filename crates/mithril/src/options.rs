@@ -104,7 +104,7 @@ impl FrameOptions {
 }
 
 /// How a frame is decompressed. Nothing here changes the result.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
 #[non_exhaustive]
 pub struct DecodeOptions {
     /// Threads; 0 is one per core.
@@ -132,12 +132,6 @@ impl DecodeOptions {
     /// The limit for a frame of this length.
     pub(crate) fn output_limit(&self, frame_len: usize) -> u64 {
         self.max_output_len.unwrap_or((64 << 20) + 16384 * frame_len as u64)
-    }
-}
-
-impl Default for DecodeOptions {
-    fn default() -> Self {
-        Self { threads: 0, max_output_len: None }
     }
 }
 

@@ -79,11 +79,19 @@ impl<W: Write> Encoder<W> {
                 frame::check_rank(options)?;
                 let n = shape.iter().try_fold(1u64, |n, &dimension| n.checked_mul(dimension));
                 let len = n.and_then(|n| options.dtype.len_of(n));
-                let what = || format!("shape {shape:?} of {} does not fill whole bytes", options.dtype.name());
+                let what =
+                    || format!("shape {shape:?} of {} does not fill whole bytes", options.dtype.name());
                 Some(len.ok_or_else(|| Error::invalid(what()))?)
             }
         };
-        Ok(Self { writer, options: options.clone(), expected_len, pending: Vec::new(), started: None, failed: false })
+        Ok(Self {
+            writer,
+            options: options.clone(),
+            expected_len,
+            pending: Vec::new(),
+            started: None,
+            failed: false,
+        })
     }
 
     /// Writes what is left and the end of the frame; gives the writer back, not flushed.
@@ -173,7 +181,8 @@ impl<W: Write> Encoder<W> {
         };
         let first_block = trailer.coded_lens.len();
         let source = &self.pending[..len];
-        let (batch, coded_len) = pipeline::encode_blocks(plan, header, first_block, source, self.options.threads, coded);
+        let (batch, coded_len) =
+            pipeline::encode_blocks(plan, header, first_block, source, self.options.threads, coded);
         self.writer.write_all(&coded[..coded_len]).map_err(|source| Error::io("writing blocks", source))?;
         trailer.coded_lens.extend(batch.coded_lens);
         trailer.raw_len += batch.raw_len;
@@ -192,7 +201,10 @@ impl<W: Write> Encoder<W> {
 
     fn other_length(&self, len: u64) -> Error {
         let (dtype, expected) = (self.options.dtype.name(), self.expected_len.unwrap_or(0));
-        Error::invalid(format!("shape {:?} of {dtype} takes {expected} bytes, {len} were written", self.options.shape))
+        Error::invalid(format!(
+            "shape {:?} of {dtype} takes {expected} bytes, {len} were written",
+            self.options.shape
+        ))
     }
 }
 
@@ -302,7 +314,9 @@ impl<R: Read> Decoder<R> {
         let mut raw_len = 0;
         let mut at_end = false;
         self.coded.clear();
-        while !at_end && (blocks.is_empty() || raw_len + block_len <= BATCH_LEN && blocks.len() < MAX_BATCH_BLOCKS) {
+        while !at_end
+            && (blocks.is_empty() || raw_len + block_len <= BATCH_LEN && blocks.len() < MAX_BATCH_BLOCKS)
+        {
             match self.read_block()? {
                 None => at_end = true,
                 Some(block) => {
@@ -313,10 +327,16 @@ impl<R: Read> Decoder<R> {
         }
         self.raw.resize(raw_len, 0);
         let (header, coded) = (&self.header, &self.coded);
-        pipeline::decode_each(first_block, block_len, &mut self.raw, self.options.threads, |block_idx, out, scratch| {
-            let CodedBlock { header: block, at, offset } = &blocks[block_idx - first_block];
-            decode_checked(header, block, &coded[*at..], block_idx as u64, *offset, out, scratch)
-        })?;
+        pipeline::decode_each(
+            first_block,
+            block_len,
+            &mut self.raw,
+            self.options.threads,
+            |block_idx, out, scratch| {
+                let CodedBlock { header: block, at, offset } = &blocks[block_idx - first_block];
+                decode_checked(header, block, &coded[*at..], block_idx as u64, *offset, out, scratch)
+            },
+        )?;
         self.handed_out = 0;
         if at_end {
             self.read_end()?;
@@ -376,7 +396,11 @@ impl<R: Read> Decoder<R> {
             return Err(FormatError::Truncated { what: "frame trailer", offset }.into());
         }
         if let Some(at) = expected.iter().zip(&trailer).position(|(expected, found)| expected != found) {
-            return Err(FormatError::Corrupt { what: "trailer and blocks do not agree", offset: offset + at as u64 }.into());
+            return Err(FormatError::Corrupt {
+                what: "trailer and blocks do not agree",
+                offset: offset + at as u64,
+            }
+            .into());
         }
         let offset = self.reader.offset;
         let len = self.reader.append(1, &mut trailer)? as u64;

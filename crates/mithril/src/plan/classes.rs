@@ -244,8 +244,9 @@ fn code_lengths(counts: &[[u32; 256]], n_columns: usize, moving: Side) -> Vec<[u
     let all_total: u64 = all.iter().sum::<u64>().max(1);
     let mut lengths = vec![[MAX_LENGTH; N_CLASSES]; 256 * n_other];
     for other in 0..n_other {
-        for class in 0..n_moving {
-            let context = if moving == Side::Rows { class * n_columns + other } else { other * n_columns + class };
+        let context_of =
+            |class: usize| if moving == Side::Rows { class * n_columns + other } else { other * n_columns + class };
+        for (class, context) in (0..n_moving).map(|class| (class, context_of(class))) {
             let total: u64 = counts[context].iter().map(|&count| u64::from(count)).sum::<u64>().max(1);
             for field in 0..256 {
                 // A fiftieth of everything keeps a class open to what it has not seen yet.

@@ -15,7 +15,12 @@ const N_CLASSES: usize = 8;
 const MAX_SIGNS: usize = 1 << 19;
 
 /// Signs looked at in each row.
-const MAX_ROW_SIGNS: usize = 512;
+const fn max_row_signs(effort: Effort) -> usize {
+    match effort {
+        Effort::Max => 512,
+        _ => 128,
+    }
+}
 
 /// Coded signs must save this share of them, in 256ths: they cost decoding speed.
 const fn min_gain(effort: Effort) -> u64 {
@@ -33,7 +38,7 @@ pub(super) fn model(source: &[u8], layout: Layout, matrix: Matrix, effort: Effor
     }
     // Every row is counted in its first columns, every column in some rows.
     let row_step = (matrix.n_rows * matrix.row_len).div_ceil(MAX_SIGNS);
-    let counted = matrix.row_len.min(MAX_ROW_SIGNS);
+    let counted = matrix.row_len.min(max_row_signs(effort));
     let (mut rows, mut columns) = (vec![0u32; matrix.n_rows], vec![0u32; matrix.row_len]);
     let mut n_sampled = 0;
     for (row, bytes) in source.chunks_exact(matrix.row_len * width).enumerate() {

@@ -18,7 +18,13 @@ fn check_refused_within(memory: u64, name: &str, frame: &[u8], kind: ErrorKind) 
     check_one("as a stream", memory, name, kind, || decode_stream(frame).map(|raw| raw.len()));
 }
 
-fn check_one(how: &str, memory: u64, name: &str, kind: ErrorKind, decode: impl FnOnce() -> Result<usize, Error>) {
+fn check_one(
+    how: &str,
+    memory: u64,
+    name: &str,
+    kind: ErrorKind,
+    decode: impl FnOnce() -> Result<usize, Error>,
+) {
     let start = Instant::now();
     let mut result = Ok(0);
     let allocated = allocation_counter::measure(|| result = decode());
@@ -78,22 +84,32 @@ fn headers_that_claim_too_much_are_refused() {
         corrupt("dimension", &with_header(&shaped, |h| h[24..32].copy_from_slice(&dimension.to_le_bytes())));
     }
     let (many, plenty) = (1u64 << 60, u64::MAX);
-    corrupt("all of it", &with_header(&shaped, |h| {
-        h[16..24].copy_from_slice(&plenty.to_le_bytes());
-        h[24..32].copy_from_slice(&many.to_le_bytes());
-        h[32..40].copy_from_slice(&many.to_le_bytes());
-    }));
+    corrupt(
+        "all of it",
+        &with_header(&shaped, |h| {
+            h[16..24].copy_from_slice(&plenty.to_le_bytes());
+            h[24..32].copy_from_slice(&many.to_le_bytes());
+            h[32..40].copy_from_slice(&many.to_le_bytes());
+        }),
+    );
     for block_len in [0u32, (32 << 20) + 1, u32::MAX] {
         corrupt("block length", &with_header(&plain, |h| h[8..12].copy_from_slice(&block_len.to_le_bytes())));
     }
     corrupt("block length of broken elements", &with_header(&shaped, |h| h[8] |= 1));
     for shared_len in [(64 << 20) + 1, u32::MAX] {
-        corrupt("shared length", &with_header_unchecked(&plain, |h| h[12..16].copy_from_slice(&shared_len.to_le_bytes())));
+        corrupt(
+            "shared length",
+            &with_header_unchecked(&plain, |h| h[12..16].copy_from_slice(&shared_len.to_le_bytes())),
+        );
     }
     // Within the limit, but not there: the stream must not make room for it.
     let absent = with_header_unchecked(&plain, |h| h[12..16].copy_from_slice(&(64u32 << 20).to_le_bytes()));
     check_refused_within(3 << 20, "shared tables that are not there", &absent, ErrorKind::Truncated);
-    check_refused("rank that is not there", &with_header_unchecked(&plain[..40], |h| h[7] = 64), ErrorKind::Truncated);
+    check_refused(
+        "rank that is not there",
+        &with_header_unchecked(&plain[..40], |h| h[7] = 64),
+        ErrorKind::Truncated,
+    );
 }
 
 /// Changes a header without parsing it and without mending its checksum.
@@ -156,7 +172,10 @@ fn block_headers_that_claim_too_much_are_refused() {
         corrupt("raw length of a block", &with_block(&|b| b[4..8].copy_from_slice(&raw_len.to_le_bytes())));
     }
     for coded_len in [152u32, u32::MAX] {
-        corrupt("coded length of a block", &with_block(&|b| b[..4].copy_from_slice(&coded_len.to_le_bytes())));
+        corrupt(
+            "coded length of a block",
+            &with_block(&|b| b[..4].copy_from_slice(&coded_len.to_le_bytes())),
+        );
     }
     // The blocks end at once, so what follows is no trailer.
     corrupt("coded length of zero", &with_block(&|b| b[..4].fill(0)));
@@ -171,9 +190,13 @@ fn block_headers_that_claim_too_much_are_refused() {
     };
     let bomb = frame_of(&header, &vec![(32 << 20, 0, vec![1, 0]); 1000]);
     let options = DecodeOptions::default().with_threads(1);
-    check_one("in one piece", LITTLE + 4 * bomb.len() as u64, "bomb of constants", ErrorKind::TooLarge, || {
-        decompress_with(&bomb, &options).map(|raw| raw.len())
-    });
+    check_one(
+        "in one piece",
+        LITTLE + 4 * bomb.len() as u64,
+        "bomb of constants",
+        ErrorKind::TooLarge,
+        || decompress_with(&bomb, &options).map(|raw| raw.len()),
+    );
 }
 
 #[test]
@@ -220,7 +243,8 @@ fn blocks_and_trailers_that_disagree_are_refused() {
 
 #[test]
 fn unknown_kinds_and_coders_are_unsupported() {
-    let unsupported = |name: &str, block: &[u8]| check_refused(name, &frame_of_block(100, block), ErrorKind::Unsupported);
+    let unsupported =
+        |name: &str, block: &[u8]| check_refused(name, &frame_of_block(100, block), ErrorKind::Unsupported);
     for kind in [7, 8, 255] {
         unsupported("block kind", &[kind, 0, 0]);
     }
@@ -237,7 +261,9 @@ fn unknown_kinds_and_coders_are_unsupported() {
 
 #[test]
 fn blocks_that_contradict_themselves_are_refused() {
-    let corrupt = |name: &str, raw_len: u32, block: &[u8]| check_refused(name, &frame_of_block(raw_len, block), ErrorKind::Corrupt);
+    let corrupt = |name: &str, raw_len: u32, block: &[u8]| {
+        check_refused(name, &frame_of_block(raw_len, block), ErrorKind::Corrupt)
+    };
     corrupt("stored, too short", 100, &[0; 100]);
     corrupt("constant of three bytes", 100, &[1, 1, 2, 3]);
     corrupt("constant of none", 100, &[1]);
@@ -344,9 +370,15 @@ fn escapes_out_of_range_are_refused() {
         frame_of_block(u32::try_from(fields.raw.len()).unwrap(), &block)
     };
     let corrupt = |name: &str, frame: &[u8]| check_refused(name, frame, ErrorKind::Corrupt);
-    corrupt("escape behind the end", &with(&|b| b[4..6].copy_from_slice(&u16::try_from(n).unwrap().to_le_bytes())));
+    corrupt(
+        "escape behind the end",
+        &with(&|b| b[4..6].copy_from_slice(&u16::try_from(n).unwrap().to_le_bytes())),
+    );
     corrupt("escape far behind the end", &with(&|b| b[4..6].fill(255)));
-    corrupt("more escapes than elements", &with(&|b| b[..4].copy_from_slice(&u32::try_from(n + 1).unwrap().to_le_bytes())));
+    corrupt(
+        "more escapes than elements",
+        &with(&|b| b[..4].copy_from_slice(&u32::try_from(n + 1).unwrap().to_le_bytes())),
+    );
     corrupt("far more escapes", &with(&|b| b[..4].fill(255)));
     corrupt("an escape less", &with(&|b| b[0] -= 1));
     check_refused("an escape more", &with(&|b| b[0] += 1), ErrorKind::Truncated);
@@ -367,12 +399,19 @@ fn bombs_of_compressors_are_refused() {
         let len = u32::try_from(coded.len()).unwrap().to_le_bytes();
         [&[3, 1, coder], &len[..], coded].concat()
     };
-    let corrupt = |name: &str, raw_len: u32, block: &[u8]| check_refused(name, &frame_of_block(raw_len, block), ErrorKind::Corrupt);
+    let corrupt = |name: &str, raw_len: u32, block: &[u8]| {
+        check_refused(name, &frame_of_block(raw_len, block), ErrorKind::Corrupt)
+    };
     corrupt("zstd bomb", 1 << 17, &block_of(5, &bomb));
     // The same that states the size of the block and unpacks to more.
     let mut lying = bomb.clone();
     lying[5..9].copy_from_slice(&(1u32 << 17).to_le_bytes());
-    check_refused_within(1 << 20, "zstd that states too little", &frame_of_block(1 << 17, &block_of(5, &lying)), ErrorKind::Corrupt);
+    check_refused_within(
+        1 << 20,
+        "zstd that states too little",
+        &frame_of_block(1 << 17, &block_of(5, &lying)),
+        ErrorKind::Corrupt,
+    );
     // Without a stated size nothing is unpacked at all.
     let mut silent = vec![0x28, 0xb5, 0x2f, 0xfd, 0x00, 0x58];
     silent.extend(&bomb[9..]);
@@ -386,6 +425,16 @@ fn bombs_of_compressors_are_refused() {
     let long = sample("planes_brotli");
     let coded = &first_block(&long.frame)[7..];
     let claimed = u32::try_from(long.raw.len() - 1).unwrap();
-    check_refused_within(64 << 20, "brotli that is longer", &frame_of_block(claimed, &block_of(7, coded)), ErrorKind::Corrupt);
-    check_refused_within(64 << 20, "brotli that is shorter", &frame_of_block(claimed + 2, &block_of(7, coded)), ErrorKind::Corrupt);
+    check_refused_within(
+        64 << 20,
+        "brotli that is longer",
+        &frame_of_block(claimed, &block_of(7, coded)),
+        ErrorKind::Corrupt,
+    );
+    check_refused_within(
+        64 << 20,
+        "brotli that is shorter",
+        &frame_of_block(claimed + 2, &block_of(7, coded)),
+        ErrorKind::Corrupt,
+    );
 }

@@ -6,7 +6,9 @@ use mithril::{DecodeOptions, Dtype, Effort, ErrorKind, FrameOptions, compress, d
 #[test]
 fn a_range_equals_a_slice_of_the_raw_bytes() {
     let mut random = Random::new(1);
-    for (dtype, effort) in [(Dtype::Bf16, Effort::Fast), (Dtype::F32, Effort::Balanced), (Dtype::Bytes, Effort::Fast)] {
+    for (dtype, effort) in
+        [(Dtype::Bf16, Effort::Fast), (Dtype::F32, Effort::Balanced), (Dtype::Bytes, Effort::Fast)]
+    {
         let raw = pattern("weights", dtype, 1_000_003, 2);
         let frame = compress(&raw, &FrameOptions::default().with_dtype(dtype).with_effort(effort)).unwrap();
         let block_len = u64::from(mithril::inspect(&frame).unwrap().block_len);

@@ -2,7 +2,9 @@
 
 use crate::samples::{PATTERNS, pattern};
 use crate::stream::{decode_stream, encode_stream};
-use mithril::{DecodeOptions, Dtype, Effort, FrameOptions, compress, compress_bound, compress_into, decompress};
+use mithril::{
+    DecodeOptions, Dtype, Effort, FrameOptions, compress, compress_bound, compress_into, decompress,
+};
 use proptest::prelude::*;
 
 const EFFORTS: [Effort; 3] = [Effort::Fast, Effort::Balanced, Effort::Max];
@@ -133,10 +135,21 @@ fn special_numbers_come_back() {
 #[test]
 fn shapes_of_every_rank_come_back() {
     let raw = pattern("rows", Dtype::F32, 4 * 64 * 128, 11);
-    for shape in [vec![8192], vec![64, 128], vec![128, 64], vec![4, 16, 128], vec![1, 8192], vec![8192, 1], vec![1; 63]] {
+    for shape in [
+        vec![8192],
+        vec![64, 128],
+        vec![128, 64],
+        vec![4, 16, 128],
+        vec![1, 8192],
+        vec![8192, 1],
+        vec![1; 63],
+    ] {
         let raw = if shape.len() == 63 { &raw[..4] } else { &raw[..] };
         for effort in EFFORTS {
-            check(raw, &FrameOptions::default().with_dtype(Dtype::F32).with_effort(effort).with_shape(shape.clone()));
+            check(
+                raw,
+                &FrameOptions::default().with_dtype(Dtype::F32).with_effort(effort).with_shape(shape.clone()),
+            );
         }
     }
     check(&raw[..4], &FrameOptions::default().with_dtype(Dtype::F32).with_shape([]));

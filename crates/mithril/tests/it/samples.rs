@@ -1,5 +1,7 @@
 //! Made-up data and hand-built frames that the tests, the fuzz corpus and its replay share.
 
+#![allow(clippy::unwrap_used, clippy::cast_possible_truncation, reason = "built from constants")]
+
 use mithril::block::{
     FieldRecipe, MAX_OVERHEAD, Place, Recipe, Scratch, Shared, SymbolCoder, SymbolTables, encode_block,
 };
@@ -157,7 +159,15 @@ pub(crate) struct Build {
 impl Build {
     pub(crate) fn new(dtype: Dtype, recipe: Recipe) -> Self {
         let block_len = 1 << 18;
-        Self { dtype, shape: None, recipe, shared: Shared::default(), block_len, checksums: true, known_len: true }
+        Self {
+            dtype,
+            shape: None,
+            recipe,
+            shared: Shared::default(),
+            block_len,
+            checksums: true,
+            known_len: true,
+        }
     }
 
     pub(crate) fn frame(self, raw: &[u8]) -> Vec<u8> {
@@ -199,7 +209,8 @@ pub(crate) fn frame_of(header: &FrameHeader, blocks: &[(u32, u64, Vec<u8>)]) -> 
         let coded_len = u32::try_from(coded.len()).unwrap();
         let at = frame.len();
         frame.resize(at + BlockHeader::len(header.checksums), 0);
-        BlockHeader { coded_len, raw_len: *raw_len, checksum: *sum }.write(header.checksums, &mut frame[at..]);
+        BlockHeader { coded_len, raw_len: *raw_len, checksum: *sum }
+            .write(header.checksums, &mut frame[at..]);
         frame.extend(coded);
         trailer.coded_lens.push(coded_len);
         trailer.raw_len += u64::from(*raw_len);
@@ -297,10 +308,16 @@ fn shared_tables(dtype: Dtype, raw: &[u8], contexts: &Contexts, tables: Tables, 
         }
         // One of everything: groups may hold symbols of the next context.
         Tables::Rans12 => SymbolTables::rans12(
-            counts.iter().map(|c| rans12::FrequencyTable::from_counts(&c.map(|n| 20 * n + 1)).unwrap()).collect(),
+            counts
+                .iter()
+                .map(|c| rans12::FrequencyTable::from_counts(&c.map(|n| 20 * n + 1)).unwrap())
+                .collect(),
         ),
     };
-    let quads = vec![Frequencies::from_counts(&[9, 4, 4, 2, 4, 2, 2, 1, 4, 2, 2, 1, 2, 1, 1, 1]); contexts.n_contexts()];
+    let quads = vec![
+        Frequencies::from_counts(&[9, 4, 4, 2, 4, 2, 2, 1, 4, 2, 2, 1, 2, 1, 1, 1]);
+        contexts.n_contexts()
+    ];
     Shared::new(Some((contexts.clone(), tables)), signs.then(|| (contexts.clone(), quads)))
 }
 
@@ -342,7 +359,8 @@ pub(crate) fn every_kind() -> Vec<Sample> {
     // All exponents alike, the rest random.
     let one_exponent: Vec<u8> =
         random(600).chunks_exact(2).flat_map(|m| (u16::from(m[0] & 0x7f) | 0x3c00).to_le_bytes()).collect();
-    let palette = |otherwise: Recipe| Recipe::Palette { width: 4, compressors: vec![], otherwise: Box::new(otherwise) };
+    let palette =
+        |otherwise: Recipe| Recipe::Palette { width: 4, compressors: vec![], otherwise: Box::new(otherwise) };
     let sparse = |dtype: Dtype| Recipe::Sparse { width: 4, nonzero: Box::new(fields(dtype, 0, 0, Rans8)) };
     let mut samples = vec![
         sample("empty", Bytes, Recipe::Stored, vec![]),
@@ -351,22 +369,42 @@ pub(crate) fn every_kind() -> Vec<Sample> {
         sample("constant_1", Bytes, Recipe::Stored, vec![7; 1000]),
         sample("constant_2", Bf16, Recipe::Stored, [1, 2].repeat(500)),
         sample("constant_4", F32, Recipe::Stored, [1, 2, 3, 4].repeat(250)),
-        sample("constant_8", F64, Recipe::Stored, [[1, 2, 3, 4, 5, 6, 7, 8].repeat(100), vec![1, 2, 3]].concat()),
+        sample(
+            "constant_8",
+            F64,
+            Recipe::Stored,
+            [[1, 2, 3, 4, 5, 6, 7, 8].repeat(100), vec![1, 2, 3]].concat(),
+        ),
         sample("fields_rans8", Bf16, fields(Bf16, 0, 0, Rans8), weights(Bf16, 700)),
         sample("fields_rans12", Bf16, fields(Bf16, 0, 0, Rans12), weights(Bf16, 1500)),
         sample("fields_constant", Bf16, fields(Bf16, 0, 0, Rans8), one_exponent),
         sample("fields_joint", F16, fields(F16, 3, 0, Rans12), weights(F16, 1500)),
         sample("fields_base", F64, fields(F64, 0, 900, Rans8), weights(F64, 400)),
-        sample("fields_escapes", F32, fields(F32, 0, 0, Rans8), [weights(F32, 600), pattern("special", F32, 120, 9)].concat()),
+        sample(
+            "fields_escapes",
+            F32,
+            fields(F32, 0, 0, Rans8),
+            [weights(F32, 600), pattern("special", F32, 120, 9)].concat(),
+        ),
         sample("fields_overflow", F64, fields(F64, 0, 0, Rans12), weights(F64, 700)),
         sample("fields_dead_bits", F32, fields(F32, 0, 0, Rans8), pattern("narrow", F32, 1600, 4)),
         sample("fields_tail", F32, fields(F32, 0, 0, Rans8), [weights(F32, 500), vec![1, 2, 3]].concat()),
         sample("fields_byte", F8E4m3, fields(F8E4m3, 0, 0, Rans8), weights(F8E4m3, 1000)),
         sample("fields_integer", I8, fields(I8, 0, 0, Rans8), skewed(40, 1000)),
-        sample("planes_stored", I32, planes(4, &[]), skewed(3, 300).into_iter().flat_map(|b| [b, b ^ 0xa5, 0, 0]).collect()),
+        sample(
+            "planes_stored",
+            I32,
+            planes(4, &[]),
+            skewed(3, 300).into_iter().flat_map(|b| [b, b ^ 0xa5, 0, 0]).collect(),
+        ),
         sample("planes_rans8", Bytes, planes(1, &[]), skewed(5, 1200)),
         sample("planes_huffman", Bytes, planes(1, &[]), skewed(200, 900)),
-        sample("planes_huffman_4", Bytes, planes(1, &[]), random(1500).into_iter().map(|b| (b & 0x91) ^ (b >> 5)).collect()),
+        sample(
+            "planes_huffman_4",
+            Bytes,
+            planes(1, &[]),
+            random(1500).into_iter().map(|b| (b & 0x91) ^ (b >> 5)).collect(),
+        ),
         sample("planes_rans12", Bytes, planes(1, &[]), skewed(60, 9000)),
         sample("planes_zstd", Bytes, planes(1, &zstd), pattern("repeats", Bytes, 1500, 2)),
         sample("planes_lz4", Bytes, planes(1, &[Compressor::Lz4]), pattern("repeats", Bytes, 1500, 2)),
@@ -421,8 +459,11 @@ pub(crate) fn with_trailer(frame: &[u8], change: impl FnOnce(&mut [u8])) -> Vec<
 mod tests {
     use super::*;
 
-    /// What a sample is meant to hold: kind of the first block, and the byte behind the header of its kind.
-    const MEANT: &[(&str, u8, Option<(usize, u8)>)] = &[
+    /// Name, kind of the first block, and a byte of it with its place.
+    type Meant = (&'static str, u8, Option<(usize, u8)>);
+
+    /// What the samples are meant to hold.
+    const MEANT: &[Meant] = &[
         ("stored", 0, None),
         ("constant_1", 1, None),
         ("constant_8", 1, None),

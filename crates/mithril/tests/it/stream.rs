@@ -1,7 +1,9 @@
 //! `Encoder` and `Decoder`: what goes in comes out, whatever the size of the pieces.
 
 use crate::samples::{Random, every_kind, packed, pattern, with_header};
-use mithril::{DecodeOptions, Decoder, Dtype, Effort, Encoder, Error, ErrorKind, FrameOptions, compress, decompress};
+use mithril::{
+    DecodeOptions, Decoder, Dtype, Effort, Encoder, Error, ErrorKind, FrameOptions, compress, decompress,
+};
 use std::io::{self, Read, Write};
 
 /// Larger than what an encoder plans from.
@@ -53,7 +55,10 @@ fn short_data_gives_the_one_shot_frame() {
             let raw = pattern("weights", Dtype::F32, len, 1);
             let options = FrameOptions::default().with_dtype(Dtype::F32).with_effort(effort);
             for piece_len in [1, 7, 4096, 1 << 20] {
-                assert_eq!(encode_stream(&raw, piece_len, &options).unwrap(), compress(&raw, &options).unwrap());
+                assert_eq!(
+                    encode_stream(&raw, piece_len, &options).unwrap(),
+                    compress(&raw, &options).unwrap()
+                );
             }
         }
     }

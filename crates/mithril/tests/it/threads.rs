@@ -7,15 +7,21 @@ use mithril::{DecodeOptions, Dtype, Effort, FrameOptions, compress, decompress_w
 #[test]
 fn threads_give_identical_bytes_at_every_effort() {
     for effort in [Effort::Fast, Effort::Balanced, Effort::Max] {
-        for (dtype, content) in [(Dtype::Bf16, "rows"), (Dtype::F32, "narrow"), (Dtype::Bytes, "repeats"), (Dtype::I8, "weights")] {
+        for (dtype, content) in
+            [(Dtype::Bf16, "rows"), (Dtype::F32, "narrow"), (Dtype::Bytes, "repeats"), (Dtype::I8, "weights")]
+        {
             let n_rows = if effort == Effort::Max { 5_000 } else { 12_000 } / dtype.unit_len();
             let raw = pattern(content, dtype, n_rows * 64 * dtype.unit_len(), 4);
-            let options = FrameOptions::default().with_dtype(dtype).with_effort(effort).with_shape([n_rows as u64, 64]);
-            let frames: Vec<Vec<u8>> =
-                [1, 2, 7].into_iter().map(|n| compress(&raw, &options.clone().with_threads(n)).unwrap()).collect();
+            let options =
+                FrameOptions::default().with_dtype(dtype).with_effort(effort).with_shape([n_rows as u64, 64]);
+            let frames: Vec<Vec<u8>> = [1, 2, 7]
+                .into_iter()
+                .map(|n| compress(&raw, &options.clone().with_threads(n)).unwrap())
+                .collect();
             assert!(frames[0] == frames[1] && frames[0] == frames[2], "{} {}", dtype.name(), effort.name());
             for threads in [1, 2, 7] {
-                let decoded = decompress_with(&frames[0], &DecodeOptions::default().with_threads(threads)).unwrap();
+                let decoded =
+                    decompress_with(&frames[0], &DecodeOptions::default().with_threads(threads)).unwrap();
                 assert!(decoded == raw, "{} {}", dtype.name(), effort.name());
             }
         }
@@ -27,8 +33,10 @@ fn threads_give_identical_streams() {
     // Longer than what is planned from, so that batches are coded one after the other.
     let raw = pattern("weights", Dtype::Bf16, (20 << 20) + 77, 5);
     let options = FrameOptions::default().with_dtype(Dtype::Bf16);
-    let streams: Vec<Vec<u8>> =
-        [1, 2, 7].into_iter().map(|n| encode_stream(&raw, 1 << 20, &options.clone().with_threads(n)).unwrap()).collect();
+    let streams: Vec<Vec<u8>> = [1, 2, 7]
+        .into_iter()
+        .map(|n| encode_stream(&raw, 1 << 20, &options.clone().with_threads(n)).unwrap())
+        .collect();
     assert!(streams[0] == streams[1] && streams[0] == streams[2]);
     assert!(decode_stream(&streams[0]).unwrap() == raw);
     assert!(mithril::decompress(&streams[0]).unwrap() == raw);

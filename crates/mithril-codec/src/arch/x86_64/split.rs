@@ -29,12 +29,13 @@ fn exponent_and_rest(low: __m256i, high: __m256i) -> (__m256i, __m256i) {
 }
 
 #[target_feature(enable = "avx2")]
-pub(super) fn split_bf16(source: &[u8], plane: &mut [u8], rest: &mut [u8]) {
+pub(super) fn split_bf16(split: &FieldSplit, source: &[u8], plane: &mut [u8], rest: &mut [u8]) {
+    let order = LaneOrder::of(split);
     let pairs = source.as_chunks::<VECTOR>().0.as_chunks::<2>().0;
     let (planes, rests) = (plane.as_chunks_mut::<VECTOR>().0, rest.as_chunks_mut::<VECTOR>().0);
     for ((pair, plane), rest_out) in pairs.iter().zip(planes).zip(rests) {
         let (low, high) = byte_halves(load(&pair[0]), load(&pair[1]));
-        let (exponent, rest) = exponent_and_rest(low, high);
+        let (exponent, rest) = exponent_and_rest(order.unpacked(low), order.unpacked(high));
         store(plane, exponent);
         store(rest_out, rest);
     }
@@ -53,14 +54,15 @@ fn byte_quarters(a: __m256i, b: __m256i, c: __m256i, d: __m256i) -> [__m256i; 4]
 }
 
 #[target_feature(enable = "avx2")]
-pub(super) fn split_f32(source: &[u8], plane: &mut [u8], rest: &mut [u8]) {
+pub(super) fn split_f32(split: &FieldSplit, source: &[u8], plane: &mut [u8], rest: &mut [u8]) {
+    let order = LaneOrder::of(split);
     let tiles = source.as_chunks::<VECTOR>().0.as_chunks::<32>().0;
     let planes = plane.as_chunks_mut::<VECTOR>().0.as_chunks_mut::<8>().0;
     let rests = rest.as_chunks_mut::<VECTOR>().0.as_chunks_mut::<24>().0;
     for ((tile, planes), rests) in tiles.iter().zip(planes).zip(rests) {
         for vector in 0..8 {
             let [a, b, c, d] = std::array::from_fn(|i| load(&tile[4 * vector + i]));
-            let [byte0, byte1, byte2, byte3] = byte_quarters(a, b, c, d);
+            let [byte0, byte1, byte2, byte3] = byte_quarters(a, b, c, d).map(|byte| order.unpacked(byte));
             let (exponent, rest) = exponent_and_rest(byte2, byte3);
             store(&mut rests[vector], byte0);
             store(&mut rests[8 + vector], byte1);
@@ -315,7 +317,8 @@ impl LaneOrder {
 }
 
 #[target_feature(enable = "avx2")]
-pub(super) fn split_f16(source: &[u8], plane: &mut [u8], rest: &mut [u8]) {
+pub(super) fn split_f16(split: &FieldSplit, source: &[u8], plane: &mut [u8], rest: &mut [u8]) {
+    let order = LaneOrder::of(split);
     let (exponent, two_bits, sign) = (_mm256_set1_epi8(31), _mm256_set1_epi8(3), _mm256_set1_epi8(-128));
     let tiles = source.as_chunks::<VECTOR>().0.as_chunks::<16>().0;
     let planes = plane.as_chunks_mut::<VECTOR>().0.as_chunks_mut::<8>().0;
@@ -326,6 +329,7 @@ pub(super) fn split_f16(source: &[u8], plane: &mut [u8], rest: &mut [u8]) {
         macro_rules! vectors {
             ($($vector:literal),*) => {$(
                 let (low, high) = byte_halves(load(&tile[2 * $vector]), load(&tile[2 * $vector + 1]));
+                let (low, high) = (order.unpacked(low), order.unpacked(high));
                 store(&mut rests[$vector], low);
                 store(&mut planes[$vector], _mm256_and_si256(_mm256_srli_epi16::<2>(high), exponent));
                 let top_two = _mm256_slli_epi16::<{ 2 * ($vector % 4) }>(_mm256_and_si256(high, two_bits));

@@ -3,7 +3,7 @@
 
 use super::Avx2;
 use super::split::{join_float, split_bf16, split_bytes, split_f16, split_f32, split_float};
-use crate::transform::fields::{FieldSplit, Order, TILE};
+use crate::transform::fields::{FieldSplit, TILE};
 use crate::transform::fields::{join_tiles_portable, split_tiles_portable};
 
 impl Avx2 {
@@ -13,14 +13,15 @@ impl Avx2 {
         let full = source.len() / (width * TILE) * TILE;
         let ((head, tail), (head_plane, tail_plane)) = (source.split_at(full * width), plane.split_at_mut(full));
         let (head_rest, tail_rest) = rest.split_at_mut(split.rest_len(full));
-        let packed = split.order == Order::Packed;
+        // What the fused kernels join, in either order.
+        let plain = split.is_fusable() && split.dead == 0 && split.base == 0;
         match (split.layout.width, split.layout.mantissa) {
             // SAFETY: `self` exists only when `detect` saw the features.
-            (2, 7) if packed => unsafe { split_bf16(head, head_plane, head_rest) },
+            (2, 7) if plain => unsafe { split_bf16(split, head, head_plane, head_rest) },
             // SAFETY: as above.
-            (2, 10) if packed => unsafe { split_f16(head, head_plane, head_rest) },
+            (2, 10) if plain => unsafe { split_f16(split, head, head_plane, head_rest) },
             // SAFETY: as above.
-            (4, 23) if packed && split.dead == 0 => unsafe { split_f32(head, head_plane, head_rest) },
+            (4, 23) if plain => unsafe { split_f32(split, head, head_plane, head_rest) },
             (1, 3) if split.rest_bits() == 4 && split.dead == 0 && split.base == 0 => {
                 // SAFETY: as above.
                 unsafe { split_bytes::<true>(split, head, head_plane, head_rest) }

@@ -277,13 +277,13 @@ mod tests {
         let (mut plane_portable, mut rest_portable) = (vec![0; padded], vec![0; split.rest_len(n)]);
         split_tiles_portable(split, &bytes, &mut plane_portable, &mut rest_portable);
         assert!(plane == plane_portable && rest == rest_portable, "{split:?} n {n}");
-        for at in 0..n {
+        for (at, &index) in plane[..n].iter().enumerate() {
             let element = split.element_at(at);
             if element < n {
                 let width = split.width() as usize;
                 let mut word = [0; 8];
                 word[..width].copy_from_slice(&bytes[element * width..][..width]);
-                assert_eq!(u64::from(plane[at]), split.top(u64::from_le_bytes(word)), "{split:?} n {n} at {at}");
+                assert_eq!(u64::from(index), split.top(u64::from_le_bytes(word)), "{split:?} n {n} at {at}");
             }
         }
         let mut joined = vec![0; bytes.len()];

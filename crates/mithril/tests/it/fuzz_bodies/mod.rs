@@ -9,8 +9,11 @@ use mithril_codec::without_kernels;
 use mithril_format::frame::FrameHeader;
 use std::io::{Read, Write};
 
+/// A function of an input.
+pub type Body = fn(&[u8]);
+
 /// Every body by the name of its target.
-pub const BODIES: &[(&str, fn(&[u8]))] = &[
+pub const BODIES: &[(&str, Body)] = &[
     ("decode_frame", decode_frame),
     ("round_trip", round_trip),
     ("huffman_decode", huffman_decode),
@@ -37,7 +40,11 @@ pub fn decode_frame(input: &[u8]) {
         decoder.read_to_end(&mut raw).map_err(|_| ())?;
         Ok(raw)
     });
-    assert_eq!(whole.as_ref().map_err(|_| ()), streamed.as_ref().map_err(|_| ()), "one piece and stream differ");
+    assert_eq!(
+        whole.as_ref().map_err(|_| ()),
+        streamed.as_ref().map_err(|_| ()),
+        "one piece and stream differ"
+    );
     if let (Ok(raw), Ok(info)) = (&whole, mithril::inspect(&frame)) {
         assert_eq!(info.raw_len, raw.len() as u64);
         let (start, end) = (raw.len() / 3, raw.len() - raw.len() / 4);
@@ -73,7 +80,8 @@ fn options_and_data(input: &[u8]) -> Option<(FrameOptions, &[u8])> {
     let dtype = Dtype::ALL[usize::from(*a) % Dtype::ALL.len()];
     let effort = [Effort::Fast, Effort::Balanced, Effort::Max][usize::from(*b) % 3];
     let checksum = b & 0x40 == 0;
-    let mut options = FrameOptions::default().with_dtype(dtype).with_effort(effort).with_checksum(checksum).with_threads(1);
+    let mut options =
+        FrameOptions::default().with_dtype(dtype).with_effort(effort).with_checksum(checksum).with_threads(1);
     let columns = u64::from(b >> 2 & 15);
     let n = 8 * data.len() as u64 / u64::from(dtype.bits());
     if columns > 0 && n.is_multiple_of(columns) && dtype.len_of(n) == Some(data.len() as u64) {
@@ -180,7 +188,11 @@ pub fn against_scalar(input: &[u8]) {
     let mut long = Vec::with_capacity(data.len() * n_repeats);
     for repeat in 0..n_repeats {
         let step = u8::try_from(repeat % 4).unwrap_or(0);
-        long.extend(data.iter().enumerate().map(|(at, byte)| if at % 5 == 0 { byte.wrapping_add(step) } else { *byte }));
+        long.extend(
+            data.iter()
+                .enumerate()
+                .map(|(at, byte)| if at % 5 == 0 { byte.wrapping_add(step) } else { *byte }),
+        );
     }
     let mut options = options;
     if n_repeats > 1 {
