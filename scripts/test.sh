@@ -47,6 +47,12 @@ tools() {
     "$python" -m pip install --quiet --disable-pip-version-check --requirement scripts/requirements.txt
 }
 
+format() {
+    cargo fmt --all --check
+    # A workspace of its own, because it needs a nightly toolchain.
+    cargo fmt --manifest-path fuzz/Cargo.toml --check
+}
+
 documentation() {
     # Libraries only: the program has the name of one of them, and its documentation is `--help`.
     RUSTDOCFLAGS="-D warnings" cargo doc --quiet --workspace --no-deps --lib
@@ -110,7 +116,7 @@ bench_smoke() {
 }
 
 step "tools" tools
-step "format" cargo fmt --all --check
+step "format" format
 step "clippy" cargo clippy --quiet --locked --workspace --all-targets -- -D warnings
 step "ruff" "$target/venv/bin/ruff" check tools docs
 step "tests" cargo test --quiet --workspace --all-targets

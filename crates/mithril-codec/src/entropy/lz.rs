@@ -23,6 +23,7 @@ pub enum Compressor {
 }
 
 /// Largest window, as a power of two, that a zstd frame may ask for.
+#[cfg(any(feature = "zstd", feature = "brotli"))]
 const MAX_WINDOW_LOG: u32 = 27;
 
 impl Compressor {
@@ -36,6 +37,10 @@ impl Compressor {
     }
 
     /// The compressed bytes, or nothing when this build or the compressor cannot.
+    #[cfg_attr(
+        not(any(feature = "zstd", feature = "lz4", feature = "brotli")),
+        expect(unused_variables, reason = "this build has no compressor")
+    )]
     pub(crate) fn compress(self, bytes: &[u8]) -> Option<Vec<u8>> {
         match self {
             #[cfg(feature = "zstd")]
@@ -69,6 +74,10 @@ impl Compressor {
 }
 
 /// Decompresses into exactly `out`.
+#[cfg_attr(
+    not(any(feature = "zstd", feature = "lz4", feature = "brotli")),
+    expect(unused_variables, reason = "this build has no compressor")
+)]
 pub(crate) fn decompress_into(id: u8, coded: &[u8], out: &mut [u8]) -> Result<(), CodecError> {
     match id {
         #[cfg(feature = "zstd")]

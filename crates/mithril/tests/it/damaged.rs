@@ -31,7 +31,8 @@ fn check_flips(sample: &Sample, step: usize) {
 #[test]
 fn a_flipped_bit_never_gives_other_output() {
     for sample in every_kind() {
-        check_flips(&sample, 1);
+        // Every bit of a small frame; the larger ones hold many alike.
+        check_flips(&sample, if sample.frame.len() < 2500 { 1 } else { 3 });
     }
 }
 

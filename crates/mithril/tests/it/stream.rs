@@ -90,9 +90,10 @@ fn long_data_comes_back_whatever_the_pieces() {
 }
 
 #[test]
-fn every_dtype_streams() {
-    for &dtype in Dtype::ALL {
-        let raw = pattern("weights", dtype, (9 << 20) + 5, 3);
+fn elements_of_every_size_stream() {
+    use Dtype::{Bf16, Bytes, F4, F6E2m3, F8E4m3, F32, F64, I32};
+    for dtype in [Bytes, F4, F6E2m3, F8E4m3, Bf16, F32, I32, F64] {
+        let raw = pattern("weights", dtype, (8 << 20) + 77_777, 3);
         let options = FrameOptions::default().with_dtype(dtype).with_checksum(false);
         let frame = encode_stream(&raw, 1 << 20, &options).unwrap();
         assert!(decode_stream(&frame).unwrap() == raw, "{}", dtype.name());

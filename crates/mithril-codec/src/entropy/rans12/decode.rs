@@ -154,7 +154,6 @@ pub fn decode_into(
     tables: &[DecodeTable],
     symbols: &mut [u8],
 ) -> Result<(), CodecError> {
-    #[cfg(target_arch = "x86_64")]
     if let Some(avx2) = crate::arch::avx2() {
         let kernel = |states: &mut _, cells: &_, words: &_, groups: &mut _| {
             avx2.rans12_decode_groups(states, cells, words, groups)

@@ -27,6 +27,7 @@ pub use frequencies::Frequencies;
 pub(crate) use frequencies::{DecodeTable, EncodeTable};
 
 pub use window::Window;
+#[cfg(target_arch = "x86_64")]
 pub(crate) use window::{COUNTED, sampled_groups};
 
 /// Lanes of one stream.

@@ -12,7 +12,9 @@
 
 mod tiles;
 
-pub(crate) use tiles::{join_tiles, join_tiles_portable, split_tiles, split_tiles_portable};
+pub(crate) use tiles::{join_tiles, split_tiles};
+#[cfg(target_arch = "x86_64")]
+pub(crate) use tiles::{join_tiles_portable, split_tiles_portable};
 
 use crate::CodecError;
 
@@ -121,6 +123,7 @@ impl FieldSplit {
     }
 
     /// Bits of the rest per element.
+    #[cfg_attr(not(target_arch = "x86_64"), expect(dead_code, reason = "kernels are chosen by it"))]
     pub(crate) fn rest_bits(&self) -> u32 {
         self.kept_bits() + u32::from(self.raw_sign)
     }

@@ -184,7 +184,7 @@ pub fn against_scalar(input: &[u8]) {
     let Some((mode, rest)) = input.split_first() else { return };
     let Some((options, data)) = options_and_data(rest) else { return };
     // Some kernels start at 16384 elements, which inputs rarely reach: repeat them, with a change each time.
-    let n_repeats = [1, 1, 3, 40][usize::from(mode % 4)].min((1 << 19) / data.len().max(1) + 1);
+    let n_repeats = [1, 1, 3, 40][usize::from(mode % 4)].min((1 << 17) / data.len().max(1) + 1);
     let mut long = Vec::with_capacity(data.len() * n_repeats);
     for repeat in 0..n_repeats {
         let step = u8::try_from(repeat % 4).unwrap_or(0);
