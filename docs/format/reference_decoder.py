@@ -19,7 +19,7 @@ import sys
 from bisect import bisect_right
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from itertools import accumulate, chain
+from itertools import accumulate, chain, pairwise
 from pathlib import Path
 
 # ---- How a reader refuses (README.md) ----
@@ -193,9 +193,11 @@ def read_blocks(r: Reader, header: Header) -> tuple[list[bytes], list[int]]:
 def check_trailer(r: Reader, coded_lens: list[int], total: int) -> None:
     """Section 1.4."""
     length = 4 * len(coded_lens) + 24
-    if r.left() < length or not r.data.endswith(END_MAGIC):
+    if r.left() < length:
         raise Truncated("the frame does not end with its trailer")
-    require(r.left() == length, "blocks and trailer do not meet")
+    require(r.left() == length, "bytes behind the frame")
+    if not r.data.endswith(END_MAGIC):
+        raise Truncated("the frame does not end with its magic")
     expected = checksum(r.data[r.at : -12])
     require(
         [r.u32() for _ in coded_lens] == coded_lens,
@@ -310,6 +312,11 @@ def decode_constant(r: Reader, raw_len: int) -> bytes:
     """Section 4.2."""
     pattern = r.rest()
     require(len(pattern) in (1, 2, 4, 8), f"a pattern of {len(pattern)} bytes")
+    half = len(pattern) // 2
+    require(
+        len(pattern) < raw_len and pattern[:half] != pattern[half:],
+        "a pattern that is not the shortest",
+    )
     return (pattern * (raw_len // len(pattern) + 1))[:raw_len]
 
 
@@ -331,6 +338,11 @@ def decode_palette(r: Reader, raw_len: int) -> bytes:
     """Section 4.5."""
     width = read_width(r)
     entries = [r.take(width) for _ in range(r.u8() + 1)]
+    values = [int.from_bytes(entry, "little") for entry in entries]
+    require(
+        all(a < b for a, b in pairwise(values)),
+        "entries that do not ascend",
+    )
     numbers = decode_stream(r, raw_len // width)
     require(max(numbers, default=0) < len(entries), "a number beyond the last entry")
     return b"".join(entries[i] for i in numbers) + r.take(raw_len % width)
@@ -355,6 +367,7 @@ def decode_sparse(r: Reader, raw_len: int) -> bytes:
     )
     kept = Reader(decode_block(inner, n_kept * width, None, 0))
     elements = [kept.take(width) if bit else bytes(width) for bit in bits[:n]]
+    require(sum(any(element) for element in elements) == n_kept, "a zero that is kept")
     return b"".join(elements) + r.take(raw_len % width)
 
 
@@ -367,10 +380,17 @@ def decode_rows(
     require(
         row_bytes > 0 and raw_len % row_bytes == 0, "rows that do not divide the block"
     )
+    require(first % row_bytes == 0, "a block that does not start at a row")
     n_rows, first_row = raw_len // row_bytes, first // row_bytes
     require(first_row + n_rows <= 2**32, "a row number of 2^32 or more")
     masks = decode_stream(r, ceil_div(n_rows, 4))
-    part_of_row = [masks[i // 4] >> i % 4 & 1 for i in range(n_rows)]
+    bits = [mask >> i & 1 for mask in masks for i in range(4)]
+    require(
+        max(masks, default=0) <= 15 and not any(bits[n_rows:]),
+        "mask bits without a row",
+    )
+    part_of_row = bits[:n_rows]
+    require(set(part_of_row) == {0, 1}, "a part without rows")
     parts = []
     for part in range(2):
         coded = Reader(r.take(r.u32()))
@@ -427,12 +447,12 @@ class Fields:
         self.top_bits = self.bits - self.sign - self.top_shift
         self.kept = self.top_shift - self.dead
         self.raw_sign = self.sign and not self.coded_sign
-        # No writer writes these, and a reader may refuse them.
         require(self.sign or not self.coded_sign, "CODED_SIGN without SIGN")
         require(not (self.sign and self.flip), "FLIP with SIGN")
         require(
             self.base == 0 or self.top_bits > 8, "a base with a top field of a byte"
         )
+        require(self.base >> self.top_bits == 0, "a base beyond the top field")
         require(self.top_bits <= 16, "a top field of more than 16 bits")
 
     def check_packed(self, n: int) -> None:
@@ -521,7 +541,7 @@ def decode_fields(
     mask = (1 << f.top_bits) - 1 << f.top_shift
     for position, top in read_escapes(r, n, f.top_bits):
         i = elements_in_order[position]
-        elements[i] = elements[i] & ~mask | top << f.top_shift & mask
+        elements[i] = elements[i] & ~mask | top << f.top_shift
     if f.coded_sign:
         for i in decode_signs(r, matrix):
             elements[i] |= sign_bit
@@ -586,7 +606,13 @@ def read_escapes(r: Reader, n: int, top_bits: int) -> list[tuple[int, int]]:
         65536 * i + r.number(2) for i, count in enumerate(counts) for _ in range(count)
     ]
     require(max(positions, default=-1) < n, "an escape behind the last element")
-    return [(position, r.number(1 if top_bits <= 8 else 2)) for position in positions]
+    require(
+        all(a < b for a, b in pairwise(positions)),
+        "escapes that do not ascend",
+    )
+    tops = [r.number(1 if top_bits <= 8 else 2) for _ in positions]
+    require(max(tops, default=0) >> top_bits == 0, "an escape beyond the top field")
+    return list(zip(positions, tops, strict=True))
 
 
 # ---- 7. Shared tables ----
@@ -638,6 +664,7 @@ def read_shared_tables(r: Reader) -> SharedTables:
     flags = r.u8()
     if flags >> 3:
         raise Unsupported(f"flags of shared tables {flags:#04x}")
+    require(flags != 0, "shared tables of nothing")
     shared = SharedTables(flags & 3, None, [], [], None, [])
     if shared.symbols != 0:
         shared.symbol_contexts = Contexts(r)

@@ -264,7 +264,11 @@ fn second_encodings() -> Vec<(&'static str, Vec<u8>, [u32; 16])> {
         ("constant_of_two_equal_bytes", vec![1, 9, 9], nines),
         ("constant_of_two_equal_halves", vec![1, 1, 2, 1, 2], all(0x0201_0201)),
         ("coded_signs_without_a_sign", top_only(0b10_0010, 24, 0, 63, &none), all(63 << 24)),
-        ("sign_that_is_flipped", [&[2, 0b1110, 23, 0, 23, 0, 0], &[0; 32][..], &[0, 127], &none].concat(), all(one | 1 << 31)),
+        (
+            "sign_that_is_flipped",
+            [&[2, 0b1110, 23, 0, 23, 0, 0], &[0; 32][..], &[0, 127], &none].concat(),
+            all(one | 1 << 31),
+        ),
         ("base_of_a_narrow_field", top_only(0b10, 24, 1, 62, &none), all(63 << 24)),
         ("base_beyond_the_field", top_only(0b10, 22, 1024, 63, &none), all(63 << 22)),
         ("top_field_of_17_bits", top_only(0b10, 15, 0, 63, &none), all(63 << 15)),
@@ -354,9 +358,14 @@ impl Classed {
     }
 
     /// The block as one writes it, changed, in a frame with the tables of the other.
-    fn write(&self, header: &Self, change: impl Fn(&mut [u8])) -> Result<Vec<u8>, Box<dyn std::error::Error>> {
+    fn write(
+        &self,
+        header: &Self,
+        change: impl Fn(&mut [u8]),
+    ) -> Result<Vec<u8>, Box<dyn std::error::Error>> {
         let rows = (0..8u16).map(|row| 120 + row % 2);
-        let raw: Vec<u8> = rows.flat_map(|exponent| [exponent << 7 | 1; 32]).flat_map(u16::to_le_bytes).collect();
+        let raw: Vec<u8> =
+            rows.flat_map(|exponent| [exponent << 7 | 1; 32]).flat_map(u16::to_le_bytes).collect();
         let layout = Layout::float(2, 7);
         let recipe = FieldRecipe { layout, joint: 0, base: 0, coder: SymbolCoder::Rans8 };
         let mut coded = encoded(&Recipe::Fields(recipe), &self.shared(), &raw);

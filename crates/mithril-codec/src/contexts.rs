@@ -39,7 +39,9 @@ impl Contexts {
     pub fn new(row_classes: Vec<u8>, column_classes: Vec<u8>) -> Self {
         let count = |classes: &[u8]| classes.iter().copied().max().map_or(1, |class| usize::from(class) + 1);
         let (n_row_classes, n_column_classes) = (count(&row_classes), count(&column_classes));
-        assert!(n_row_classes <= MAX_CLASSES && n_column_classes <= MAX_CLASSES && !column_classes.is_empty());
+        assert!(
+            n_row_classes <= MAX_CLASSES && n_column_classes <= MAX_CLASSES && !column_classes.is_empty()
+        );
         let mut columns_by_class = vec![Vec::new(); n_column_classes];
         for (column, &class) in (0u32..).zip(&column_classes) {
             columns_by_class[usize::from(class)].push(column);
@@ -57,7 +59,15 @@ impl Contexts {
                 taken.push(n);
             }
         }
-        Self { row_classes, column_classes, n_row_classes, n_column_classes, columns_by_class, shuffles, taken }
+        Self {
+            row_classes,
+            column_classes,
+            n_row_classes,
+            n_column_classes,
+            columns_by_class,
+            shuffles,
+            taken,
+        }
     }
 
     /// Elements of a row.
@@ -115,7 +125,8 @@ impl Contexts {
         let mut classes = Vec::with_capacity(rows.len());
         let mut rows_by_class = vec![Vec::new(); self.n_row_classes];
         for (at, &row) in (0u32..).zip(rows) {
-            let class = *self.row_classes.get(row as usize).ok_or(CodecError::corrupt("row without a class"))?;
+            let class =
+                *self.row_classes.get(row as usize).ok_or(CodecError::corrupt("row without a class"))?;
             classes.push(class);
             rows_by_class[usize::from(class)].push(at);
         }
@@ -204,7 +215,12 @@ impl Buckets<'_> {
     }
 
     /// By shuffles, where there are as many classes as a kernel is made for.
-    fn scatter_shuffled<const CLASSES: usize>(&self, avx2: crate::arch::Avx2, bucketed: &[u8], plane: &mut [u8]) {
+    fn scatter_shuffled<const CLASSES: usize>(
+        &self,
+        avx2: crate::arch::Avx2,
+        bucketed: &[u8],
+        plane: &mut [u8],
+    ) {
         let mut at: Vec<[usize; CLASSES]> = self.starts.as_chunks::<CLASSES>().0.to_vec();
         let columns = crate::arch::Columns {
             row_len: self.contexts.row_len(),
@@ -235,7 +251,8 @@ impl Buckets<'_> {
         let columns = &self.contexts.columns_by_class[context % n_classes];
         let rows = &self.rows_by_class[context / n_classes];
         let within = position - self.starts[context];
-        rows[within / columns.len()] as usize * self.contexts.row_len() + columns[within % columns.len()] as usize
+        rows[within / columns.len()] as usize * self.contexts.row_len()
+            + columns[within % columns.len()] as usize
     }
 }
 

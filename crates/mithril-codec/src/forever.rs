@@ -41,17 +41,33 @@ mod tests {
     fn never_change_these_constants() {
         use super::{kind, stream, symbols};
         let kinds = [
-            kind::STORED, kind::CONSTANT, kind::FIELDS, kind::PLANES, kind::PALETTE, kind::SPARSE, kind::ROWS,
+            kind::STORED,
+            kind::CONSTANT,
+            kind::FIELDS,
+            kind::PLANES,
+            kind::PALETTE,
+            kind::SPARSE,
+            kind::ROWS,
         ];
         assert_eq!(kinds, [0, 1, 2, 3, 4, 5, 6]);
         let symbols = [
-            symbols::CONSTANT, symbols::RANS8, symbols::RANS8_SHARED, symbols::RANS12, symbols::RANS12_SHARED,
+            symbols::CONSTANT,
+            symbols::RANS8,
+            symbols::RANS8_SHARED,
+            symbols::RANS12,
+            symbols::RANS12_SHARED,
             symbols::RANS8_CLASSED,
         ];
         assert_eq!(symbols, [0, 1, 2, 3, 4, 5]);
         let streams = [
-            stream::STORED, stream::CONSTANT, stream::RANS8, stream::HUFFMAN, stream::RANS12, stream::ZSTD,
-            stream::LZ4, stream::BROTLI,
+            stream::STORED,
+            stream::CONSTANT,
+            stream::RANS8,
+            stream::HUFFMAN,
+            stream::RANS12,
+            stream::ZSTD,
+            stream::LZ4,
+            stream::BROTLI,
         ];
         assert_eq!(streams, [0, 1, 2, 3, 4, 5, 6, 7]);
     }

@@ -67,7 +67,9 @@ pub enum FormatError {
         offset: u64,
     },
     /// The checksum of the header or of the trailer is wrong.
-    #[error("{what} at offset {offset} is damaged: checksum expected `{expected:016x}`, found `{actual:016x}`")]
+    #[error(
+        "{what} at offset {offset} is damaged: checksum expected `{expected:016x}`, found `{actual:016x}`"
+    )]
     Checksum {
         /// The damaged part.
         what: &'static str,
@@ -97,7 +99,9 @@ pub enum FormatError {
         source: CodecError,
     },
     /// A block decodes to other bytes than were encoded.
-    #[error("block {block_idx} at offset {offset} is damaged: checksum expected `{expected:016x}`, found `{actual:016x}`")]
+    #[error(
+        "block {block_idx} at offset {offset} is damaged: checksum expected `{expected:016x}`, found `{actual:016x}`"
+    )]
     BlockChecksum {
         /// Number of the block.
         block_idx: u64,

@@ -20,7 +20,8 @@ pub struct ArrayInfo {
 /// When it is none, or holds something other than numbers in little-endian order.
 pub fn parse(file: &[u8]) -> Result<ArrayInfo, FormatError> {
     let invalid = |reason: &str| FormatError::Foreign { format: "npy", reason: reason.to_owned() };
-    let rest = file.strip_prefix(b"\x93NUMPY").ok_or_else(|| invalid("it does not start with `\\x93NUMPY`"))?;
+    let rest =
+        file.strip_prefix(b"\x93NUMPY").ok_or_else(|| invalid("it does not start with `\\x93NUMPY`"))?;
     let (len, at) = match rest {
         [1, _, a, b, ..] => (usize::from(u16::from_le_bytes([*a, *b])), 10),
         [2 | 3, _, a, b, c, d, ..] => (u32::from_le_bytes([*a, *b, *c, *d]) as usize, 12),
@@ -33,10 +34,16 @@ pub fn parse(file: &[u8]) -> Result<ArrayInfo, FormatError> {
         Some(after.trim_start())
     };
     let descr = value("descr").and_then(|v| v.strip_prefix('\'')).and_then(|v| v.split('\'').next());
-    let dtype = descr.and_then(dtype_of).ok_or_else(|| invalid(&format!("dtype {descr:?} is not supported")))?;
+    let dtype =
+        descr.and_then(dtype_of).ok_or_else(|| invalid(&format!("dtype {descr:?} is not supported")))?;
     let shape = value("shape").and_then(|v| v.strip_prefix('(')).and_then(|v| v.split(')').next());
     let shape = shape.ok_or_else(|| invalid("no shape"))?;
-    let shape = shape.split(',').map(str::trim).filter(|n| !n.is_empty()).map(str::parse).collect::<Result<Vec<u64>, _>>();
+    let shape = shape
+        .split(',')
+        .map(str::trim)
+        .filter(|n| !n.is_empty())
+        .map(str::parse)
+        .collect::<Result<Vec<u64>, _>>();
     let mut shape = shape.map_err(|_| invalid("the shape holds something else than numbers"))?;
     if value("fortran_order").is_some_and(|v| v.starts_with("True")) {
         shape.reverse();
@@ -89,7 +96,10 @@ mod tests {
     fn other_files_are_refused_with_the_reason() {
         let reason = |file: &[u8]| parse(file).unwrap_err().to_string();
         assert!(reason(b"PK").contains("does not start with"));
-        assert!(reason(&file("{'descr': '>f4', 'fortran_order': False, 'shape': (3,), }")).contains("not supported"));
+        assert!(
+            reason(&file("{'descr': '>f4', 'fortran_order': False, 'shape': (3,), }"))
+                .contains("not supported")
+        );
         assert!(reason(&file("{'descr': '<f4', 'shape': (x,), }")).contains("something else than numbers"));
         assert!(reason(&file("{'descr': '<f4'")).contains("no shape"));
         assert!(reason(b"\x93NUMPY\x01\x00\xff\xff{").contains("cut off"));

@@ -25,7 +25,9 @@ pub struct TensorInfo {
 pub fn header_end(first: [u8; 8]) -> Result<u64, FormatError> {
     let len = u64::from_le_bytes(first);
     if len > MAX_SAFETENSORS_HEADER_LEN {
-        return Err(invalid(format!("header of {len} bytes is above the limit of {MAX_SAFETENSORS_HEADER_LEN}")));
+        return Err(invalid(format!(
+            "header of {len} bytes is above the limit of {MAX_SAFETENSORS_HEADER_LEN}"
+        )));
     }
     Ok(8 + len)
 }
@@ -41,8 +43,8 @@ pub fn tensors(head: &[u8], file_len: u64) -> Result<Vec<TensorInfo>, FormatErro
     let end = header_end(*first)?;
     let json = usize::try_from(end).ok().and_then(|end| head.get(8..end));
     let json = json.ok_or_else(|| invalid("the header is cut off".to_owned()))?;
-    let header: serde_json::Map<String, serde_json::Value> =
-        serde_json::from_slice(json).map_err(|error| invalid(format!("header is no JSON object: {error}")))?;
+    let header: serde_json::Map<String, serde_json::Value> = serde_json::from_slice(json)
+        .map_err(|error| invalid(format!("header is no JSON object: {error}")))?;
     let mut tensors = Vec::with_capacity(header.len());
     for (name, entry) in header {
         if name != "__metadata__" {
@@ -54,12 +56,19 @@ pub fn tensors(head: &[u8], file_len: u64) -> Result<Vec<TensorInfo>, FormatErro
     Ok(tensors)
 }
 
-fn tensor(name: &str, entry: &serde_json::Value, header_end: u64, file_len: u64) -> Result<TensorInfo, String> {
+fn tensor(
+    name: &str,
+    entry: &serde_json::Value,
+    header_end: u64,
+    file_len: u64,
+) -> Result<TensorInfo, String> {
     let dtype_name = entry["dtype"].as_str().ok_or("no dtype")?;
     let dtype = Dtype::from_name(dtype_name).ok_or_else(|| format!("unknown dtype `{dtype_name}`"))?;
     let numbers = |key: &str| -> Result<Vec<u64>, String> {
         let list = entry[key].as_array().ok_or_else(|| format!("no `{key}`"))?;
-        list.iter().map(|n| n.as_u64().ok_or_else(|| format!("`{key}` holds something else than numbers"))).collect()
+        list.iter()
+            .map(|n| n.as_u64().ok_or_else(|| format!("`{key}` holds something else than numbers")))
+            .collect()
     };
     let shape = numbers("shape")?;
     let offsets = numbers("data_offsets")?;
@@ -70,7 +79,9 @@ fn tensor(name: &str, entry: &serde_json::Value, header_end: u64, file_len: u64)
         return Err(format!("shape takes {len} bytes, offsets {start} to {end} do not"));
     }
     let absolute = |offset: u64| header_end.checked_add(offset).filter(|&at| at <= file_len);
-    let bytes = absolute(start).zip(absolute(end)).ok_or_else(|| format!("lies behind the end of the file ({file_len} bytes)"))?;
+    let bytes = absolute(start)
+        .zip(absolute(end))
+        .ok_or_else(|| format!("lies behind the end of the file ({file_len} bytes)"))?;
     Ok(TensorInfo { name: name.to_owned(), dtype, shape, bytes: bytes.0..bytes.1 })
 }
 
@@ -113,8 +124,16 @@ mod tests {
         check_refused(r#"{"a":{"dtype":"F32","shape":[2],"data_offsets":[0,4]}}"#, 8, "shape takes 8 bytes");
         check_refused(r#"{"a":{"dtype":"F32","shape":[2],"data_offsets":[0,8]}}"#, 4, "behind the end");
         check_refused(r#"{"a":{"dtype":"F33","shape":[2],"data_offsets":[0,8]}}"#, 8, "unknown dtype");
-        check_refused(r#"{"a":{"dtype":"F64","shape":[4611686018427387904,8],"data_offsets":[0,8]}}"#, 8, "too large");
-        check_refused(r#"{"a":{"dtype":"F32","shape":[-1],"data_offsets":[0,8]}}"#, 8, "something else than numbers");
+        check_refused(
+            r#"{"a":{"dtype":"F64","shape":[4611686018427387904,8],"data_offsets":[0,8]}}"#,
+            8,
+            "too large",
+        );
+        check_refused(
+            r#"{"a":{"dtype":"F32","shape":[-1],"data_offsets":[0,8]}}"#,
+            8,
+            "something else than numbers",
+        );
         let huge = u64::MAX.to_le_bytes();
         assert!(tensors(&huge, 8).unwrap_err().to_string().contains("above the limit"));
         assert!(tensors(&[100, 0, 0, 0, 0, 0, 0, 0], 8).unwrap_err().to_string().contains("cut off"));

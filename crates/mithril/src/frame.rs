@@ -41,7 +41,11 @@ pub fn compress_into(source: &[u8], options: &FrameOptions, out: &mut [u8]) -> R
     check_rank(options)?;
     let plan = plan::tensor(source, options)?;
     if out.len() < bound(&plan, source.len(), options) {
-        return Err(Error::invalid(format!("output of {} bytes may be too small for a frame of {}", out.len(), source.len())));
+        return Err(Error::invalid(format!(
+            "output of {} bytes may be too small for a frame of {}",
+            out.len(),
+            source.len()
+        )));
     }
     compress_by_plan(source, options, plan, out)
 }
@@ -60,7 +64,9 @@ pub fn compress_bound(source_len: usize, options: &FrameOptions) -> usize {
 /// Refuses shapes that a header cannot hold.
 pub(crate) fn check_rank(options: &FrameOptions) -> Result<(), Error> {
     match options.shape.as_ref().map(Vec::len) {
-        Some(rank) if rank > MAX_RANK => Err(Error::invalid(format!("shape of {rank} dimensions, at most {MAX_RANK} are possible"))),
+        Some(rank) if rank > MAX_RANK => {
+            Err(Error::invalid(format!("shape of {rank} dimensions, at most {MAX_RANK} are possible")))
+        }
         _ => Ok(()),
     }
 }
@@ -74,7 +80,12 @@ fn bound(plan: &plan::TensorPlan, source_len: usize, options: &FrameOptions) -> 
         + plan.shared.to_bytes().len()
 }
 
-fn compress_by_plan(source: &[u8], options: &FrameOptions, mut plan: plan::TensorPlan, out: &mut [u8]) -> Result<usize, Error> {
+fn compress_by_plan(
+    source: &[u8],
+    options: &FrameOptions,
+    mut plan: plan::TensorPlan,
+    out: &mut [u8],
+) -> Result<usize, Error> {
     let header = FrameHeader {
         dtype: options.dtype,
         shape: options.shape.clone(),
@@ -86,7 +97,8 @@ fn compress_by_plan(source: &[u8], options: &FrameOptions, mut plan: plan::Tenso
     let mut head = Vec::new();
     header.write(&mut head);
     out[..head.len()].copy_from_slice(&head);
-    let (trailer, blocks_len) = pipeline::encode_blocks(&plan, &header, 0, source, options.threads, &mut out[head.len()..]);
+    let (trailer, blocks_len) =
+        pipeline::encode_blocks(&plan, &header, 0, source, options.threads, &mut out[head.len()..]);
     let mut tail = Vec::new();
     trailer.write(&mut tail);
     let end = head.len() + blocks_len;
@@ -123,7 +135,11 @@ pub fn decompress_with(frame: &[u8], options: &DecodeOptions) -> Result<Vec<u8>,
 pub fn decompress_into(frame: &[u8], out: &mut [u8], options: &DecodeOptions) -> Result<(), Error> {
     let view = FrameView::parse(frame)?;
     if view.raw_len() != out.len() as u64 {
-        return Err(Error::invalid(format!("frame holds {} bytes, output has {}", view.raw_len(), out.len())));
+        return Err(Error::invalid(format!(
+            "frame holds {} bytes, output has {}",
+            view.raw_len(),
+            out.len()
+        )));
     }
     Ok(pipeline::decode_blocks(&view, 0, out, options.threads)?)
 }
@@ -135,7 +151,10 @@ pub fn decompress_into(frame: &[u8], out: &mut [u8], options: &DecodeOptions) ->
 pub fn decompress_range(frame: &[u8], range: Range<u64>, options: &DecodeOptions) -> Result<Vec<u8>, Error> {
     let view = FrameView::parse(frame)?;
     if range.start > range.end || range.end > view.raw_len() {
-        return Err(Error::invalid(format!("range {range:?} lies outside the frame's {} bytes", view.raw_len())));
+        return Err(Error::invalid(format!(
+            "range {range:?} lies outside the frame's {} bytes",
+            view.raw_len()
+        )));
     }
     if range.is_empty() {
         return Ok(Vec::new());
@@ -146,7 +165,10 @@ pub fn decompress_range(frame: &[u8], range: Range<u64>, options: &DecodeOptions
     let raw_end = ((last + 1) * block_len).min(view.raw_len());
     let limit = options.output_limit(frame.len());
     let too_large = || Error::TooLarge { raw_len: raw_end - raw_start, limit };
-    let len = usize::try_from(raw_end - raw_start).ok().filter(|_| raw_end - raw_start <= limit).ok_or_else(too_large)?;
+    let len = usize::try_from(raw_end - raw_start)
+        .ok()
+        .filter(|_| raw_end - raw_start <= limit)
+        .ok_or_else(too_large)?;
     let mut out = vec![0; len];
     let first = usize::try_from(first).map_err(|_| too_large())?;
     pipeline::decode_blocks(&view, first, &mut out, options.threads)?;

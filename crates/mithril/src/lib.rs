@@ -31,7 +31,8 @@ mod stream;
 
 pub use error::{Error, ErrorKind};
 pub use frame::{
-    FrameInfo, compress, compress_bound, compress_into, decompress, decompress_into, decompress_range, decompress_with, inspect,
+    FrameInfo, compress, compress_bound, compress_into, decompress, decompress_into, decompress_range,
+    decompress_with, inspect,
 };
 pub use mithril_codec::{CodecError, Dtype, block, checksum, entropy};
 pub use mithril_format::frame::FrameHeader;

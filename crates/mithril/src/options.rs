@@ -55,7 +55,14 @@ pub struct FrameOptions {
 
 impl Default for FrameOptions {
     fn default() -> Self {
-        Self { dtype: Dtype::Bytes, shape: None, effort: Effort::Fast, level: None, threads: 0, checksum: true }
+        Self {
+            dtype: Dtype::Bytes,
+            shape: None,
+            effort: Effort::Fast,
+            level: None,
+            threads: 0,
+            checksum: true,
+        }
     }
 }
 

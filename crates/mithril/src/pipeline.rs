@@ -167,7 +167,9 @@ pub(crate) fn decode_blocks(
     threads: usize,
 ) -> Result<(), FormatError> {
     let block_len = view.header().block_len as usize;
-    decode_each(first_block, block_len, out, threads, |block_idx, out, scratch| view.decode_block(block_idx, out, scratch))
+    decode_each(first_block, block_len, out, threads, |block_idx, out, scratch| {
+        view.decode_block(block_idx, out, scratch)
+    })
 }
 
 /// Decodes blocks `first_block ..` by a function of their number, their place in `out` and scratch.
@@ -192,7 +194,10 @@ pub(crate) fn decode_each(
             scope.spawn(|| {
                 let mut scratch = Scratch::new();
                 loop {
-                    let Some((block_idx, out)) = work.lock().unwrap_or_else(PoisonError::into_inner).next() else { return };
+                    let Some((block_idx, out)) = work.lock().unwrap_or_else(PoisonError::into_inner).next()
+                    else {
+                        return;
+                    };
                     if let Err(error) = decode(block_idx, out, &mut scratch) {
                         let mut failure = failure.lock().unwrap_or_else(PoisonError::into_inner);
                         // The first damaged block is reported, whatever the order of the threads.

@@ -19,7 +19,13 @@ const FLAG_PACKED: u8 = 1 << 4;
 const FLAG_CODED_SIGN: u8 = 1 << 5;
 
 /// The rows of a block that lies in a classed matrix; none when the blocks share nothing.
-pub(super) fn block_rows(shared: &Shared, recipe: &FieldRecipe, place: Place<'_>, len: usize, scratch: &mut Scratch) -> Vec<u32> {
+pub(super) fn block_rows(
+    shared: &Shared,
+    recipe: &FieldRecipe,
+    place: Place<'_>,
+    len: usize,
+    scratch: &mut Scratch,
+) -> Vec<u32> {
     let mut rows = std::mem::take(&mut scratch.rows);
     rows.clear();
     let width = usize::from(recipe.layout.width);
@@ -31,7 +37,12 @@ pub(super) fn block_rows(shared: &Shared, recipe: &FieldRecipe, place: Place<'_>
 }
 
 /// Rows that `n` elements from `first_byte` fill.
-fn rows_of(shared: &Shared, first_byte: u64, width: usize, n: usize) -> Result<std::ops::Range<u32>, CodecError> {
+fn rows_of(
+    shared: &Shared,
+    first_byte: u64,
+    width: usize,
+    n: usize,
+) -> Result<std::ops::Range<u32>, CodecError> {
     let Some(row_len) = shared.row_len() else { return Ok(0..0) };
     let misplaced = CodecError::corrupt("block does not hold whole rows");
     let row_bytes = (row_len * width) as u64;
@@ -58,7 +69,8 @@ pub(super) fn encode(
     if n == 0 {
         return Err(DoesNotFit);
     }
-    let (symbols, signs) = if rows.is_empty() { (None, None) } else { (shared.symbols.as_ref(), shared.signs.as_ref()) };
+    let (symbols, signs) =
+        if rows.is_empty() { (None, None) } else { (shared.symbols.as_ref(), shared.signs.as_ref()) };
     let signs = signs.filter(|_| recipe.layout.sign);
     let mut split = FieldSplit {
         layout: recipe.layout,
@@ -79,7 +91,8 @@ pub(super) fn encode(
     let mut plane = std::mem::take(&mut scratch.plane);
     symbols::resize_plane(&mut plane, n);
     split_tiles(&split, elements, &mut plane[..n.next_multiple_of(32)], out.reserve(split.rest_len(n))?);
-    let written = symbols::encode(recipe.coder, symbols, rows, &split, elements, &mut plane, next, scratch, out);
+    let written =
+        symbols::encode(recipe.coder, symbols, rows, &split, elements, &mut plane, next, scratch, out);
     scratch.plane = plane;
     written?;
     if let Some(signs) = signs {
@@ -170,7 +183,8 @@ pub(super) fn dead_bits(split: &FieldSplit, elements: &[u8]) -> u8 {
     let width = usize::from(split.layout.width);
     let limit = u8::try_from(split.top_shift()).unwrap_or(0);
     let n = elements.len() / width;
-    let sampled = (0..64).map(|i| read_element(elements, width, i * n / 64)).fold(0, |seen, element| seen | element);
+    let sampled =
+        (0..64).map(|i| read_element(elements, width, i * n / 64)).fold(0, |seen, element| seen | element);
     if sampled & 1 == 1 || limit == 0 {
         return 0;
     }

@@ -100,10 +100,12 @@ fn encode_by_recipe(
         }
         Recipe::Rows(recipe) => rows::encode(recipe, shared, place, source, scratch, out),
         Recipe::Planes { width, compressors } => planes::encode(*width, compressors, source, out),
-        Recipe::Palette { width, compressors, otherwise } => match palette::encode(*width, compressors, source, out) {
-            Ok(()) => Ok(()),
-            Err(DoesNotFit) => encode_by_recipe(otherwise, shared, place, source, scratch, out.restart()),
-        },
+        Recipe::Palette { width, compressors, otherwise } => {
+            match palette::encode(*width, compressors, source, out) {
+                Ok(()) => Ok(()),
+                Err(DoesNotFit) => encode_by_recipe(otherwise, shared, place, source, scratch, out.restart()),
+            }
+        }
         Recipe::Sparse { width, nonzero } => sparse::encode(*width, nonzero, source, scratch, out),
     }
 }
@@ -147,7 +149,8 @@ fn constant_pattern(source: &[u8]) -> Option<&[u8]> {
     [1, 2, 4, 8].into_iter().filter(|&len| len < source.len()).find_map(|len| {
         // The first bytes settle nearly every case; comparing the block with itself shifted settles the rest.
         let head = &source[..source.len().min(64)];
-        (head[len..] == head[..head.len() - len] && source[len..] == source[..source.len() - len]).then(|| &source[..len])
+        (head[len..] == head[..head.len() - len] && source[len..] == source[..source.len() - len])
+            .then(|| &source[..len])
     })
 }
 
@@ -163,4 +166,41 @@ fn fill_constant(pattern: &[u8], out: &mut [u8]) -> Result<(), CodecError> {
         chunk.copy_from_slice(&pattern[..chunk.len()]);
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::transform::fields::Layout;
+
+    #[test]
+    fn what_a_reader_refuses_is_stored_instead() {
+        let source: Vec<u8> = (0..4000u32).flat_map(|i| ((i * i % 977) << 12).to_le_bytes()).collect();
+        let good = FieldRecipe {
+            layout: Layout { width: 4, mantissa: 16, sign: false, flip: false },
+            joint: 0,
+            base: 0,
+            coder: SymbolCoder::Rans12,
+        };
+        let layout = good.layout;
+        let recipes = [
+            (good, kind::FIELDS),
+            (FieldRecipe { layout: Layout { sign: true, flip: true, ..layout }, ..good }, kind::STORED),
+            (FieldRecipe { layout: Layout { mantissa: 24, ..layout }, base: 1, ..good }, kind::STORED),
+            (FieldRecipe { layout: Layout { mantissa: 22, ..layout }, base: 1024, ..good }, kind::STORED),
+            (FieldRecipe { joint: 1, ..good }, kind::STORED),
+            (FieldRecipe { joint: 17, ..good }, kind::STORED),
+        ];
+        for (recipe, kind) in recipes {
+            let (shared, mut scratch) = (Shared::default(), Scratch::new());
+            let mut coded = vec![0; source.len() + MAX_OVERHEAD];
+            let place = Place::default();
+            let len =
+                encode_block(&Recipe::Fields(recipe), &shared, place, &source, &mut scratch, &mut coded);
+            assert_eq!(coded[0], kind, "{recipe:?}");
+            let mut raw = vec![0; source.len()];
+            decode_block(&coded, len, &shared, 0, &mut raw, &mut scratch).unwrap();
+            assert!(raw == source, "{recipe:?}");
+        }
+    }
 }

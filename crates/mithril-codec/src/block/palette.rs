@@ -14,7 +14,12 @@ use crate::forever::kind;
 /// Distinct elements that a palette holds.
 const MAX_ENTRIES: usize = 256;
 
-pub(super) fn encode(width: u8, compressors: &[Compressor], source: &[u8], out: &mut Output<'_>) -> Result<(), DoesNotFit> {
+pub(super) fn encode(
+    width: u8,
+    compressors: &[Compressor],
+    source: &[u8],
+    out: &mut Output<'_>,
+) -> Result<(), DoesNotFit> {
     let width = usize::from(width);
     let n = source.len() / width;
     let entries = distinct(source, width, n).ok_or(DoesNotFit)?;
@@ -24,7 +29,12 @@ pub(super) fn encode(width: u8, compressors: &[Compressor], source: &[u8], out: 
         coded.extend(&entry.to_le_bytes()[..width]);
     }
     let indices: Vec<u8> = (0..n)
-        .map(|at| entries.binary_search(&read_element(source, width, at)).ok().and_then(|index| u8::try_from(index).ok()))
+        .map(|at| {
+            entries
+                .binary_search(&read_element(source, width, at))
+                .ok()
+                .and_then(|index| u8::try_from(index).ok())
+        })
         .collect::<Option<_>>()
         .ok_or(DoesNotFit)?;
     stream::encode_smallest(&indices, Allowed::Compressors(compressors), &mut coded);
@@ -66,7 +76,9 @@ pub(super) fn decode(mut cursor: Cursor<'_>, out: &mut [u8]) -> Result<(), Codec
     stream::decode_into(&mut cursor, &mut indices)?;
     for (element, index) in out.chunks_exact_mut(width).zip(&indices) {
         let at = usize::from(*index) * width;
-        element.copy_from_slice(entries.get(at..at + width).ok_or(CodecError::corrupt("number beyond the palette"))?);
+        element.copy_from_slice(
+            entries.get(at..at + width).ok_or(CodecError::corrupt("number beyond the palette"))?,
+        );
     }
     let tail_len = out.len() % width;
     let tail_at = out.len() - tail_len;

@@ -14,7 +14,12 @@ use crate::forever::kind;
 /// Elements that have more bytes are not split.
 const MAX_WIDTH: u8 = 16;
 
-pub(super) fn encode(width: u8, compressors: &[Compressor], source: &[u8], out: &mut Output<'_>) -> Result<(), DoesNotFit> {
+pub(super) fn encode(
+    width: u8,
+    compressors: &[Compressor],
+    source: &[u8],
+    out: &mut Output<'_>,
+) -> Result<(), DoesNotFit> {
     let mut coded = vec![kind::PLANES, width];
     let allowed = Allowed::Compressors(compressors);
     let mut plane = Vec::new();
@@ -41,7 +46,11 @@ pub(super) fn encode(width: u8, compressors: &[Compressor], source: &[u8], out: 
     out.push(&coded)
 }
 
-pub(super) fn decode(mut cursor: Cursor<'_>, out: &mut [u8], scratch: &mut Scratch) -> Result<(), CodecError> {
+pub(super) fn decode(
+    mut cursor: Cursor<'_>,
+    out: &mut [u8],
+    scratch: &mut Scratch,
+) -> Result<(), CodecError> {
     let width = cursor.u8()?;
     let plane = &mut scratch.bytes;
     match width {

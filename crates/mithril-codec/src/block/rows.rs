@@ -30,7 +30,10 @@ pub(super) fn encode(
     let row_len = shared.row_len().unwrap_or(0);
     let dead: Vec<u32> = match row_len {
         0 => Vec::new(),
-        _ => source.chunks_exact(row_len * width).map(|row| or_of_elements(row, width).trailing_zeros()).collect(),
+        _ => source
+            .chunks_exact(row_len * width)
+            .map(|row| or_of_elements(row, width).trailing_zeros())
+            .collect(),
     };
     let least = dead.iter().copied().min().unwrap_or(0);
     let apart = |dead: u32| dead >= least + MIN_DEAD;
@@ -44,7 +47,9 @@ pub(super) fn encode(
     out.push_u32(row_len)?;
     let mut masks = vec![0u8; dead.len().div_ceil(MASKED)];
     let mut parts = [(Vec::new(), Vec::new()), (Vec::new(), Vec::new())];
-    for (at, (bytes, (&row, &dead))) in source.chunks_exact(row_len * width).zip(rows.iter().zip(&dead)).enumerate() {
+    for (at, (bytes, (&row, &dead))) in
+        source.chunks_exact(row_len * width).zip(rows.iter().zip(&dead)).enumerate()
+    {
         let part = usize::from(apart(dead));
         masks[at / MASKED] |= u8::from(apart(dead)) << (at % MASKED);
         parts[part].0.push(row);

@@ -66,7 +66,10 @@ impl Shared {
     ///
     /// # Panics
     /// When there is not one table per context.
-    pub fn new(symbols: Option<(Contexts, SymbolTables)>, signs: Option<(Contexts, Vec<Frequencies>)>) -> Self {
+    pub fn new(
+        symbols: Option<(Contexts, SymbolTables)>,
+        signs: Option<(Contexts, Vec<Frequencies>)>,
+    ) -> Self {
         let symbols = symbols.map(|(contexts, tables)| {
             assert!(tables.fits(contexts.n_contexts()), "one table per context");
             SharedSymbols { contexts, tables }
@@ -85,7 +88,8 @@ impl Shared {
 
     /// The classed matrix, whose rows blocks must hold whole.
     pub fn row_len(&self) -> Option<usize> {
-        let contexts = self.symbols.as_ref().map(|s| &s.contexts).or(self.signs.as_ref().map(|s| &s.contexts));
+        let contexts =
+            self.symbols.as_ref().map(|s| &s.contexts).or(self.signs.as_ref().map(|s| &s.contexts));
         contexts.map(Contexts::row_len)
     }
 

@@ -9,7 +9,9 @@ use super::shared::SharedSigns;
 use super::symbols::resize_plane;
 use crate::CodecError;
 use crate::contexts::{Buckets, group_runs};
-use crate::entropy::rans8::{DecodeState, DecodeTable, EncodeState, EncodeTable, decode_groups, encode_groups};
+use crate::entropy::rans8::{
+    DecodeState, DecodeTable, EncodeState, EncodeTable, decode_groups, encode_groups,
+};
 use crate::entropy::stream::FOUR_STREAMS_FROM;
 
 /// Signs per symbol.

@@ -39,14 +39,19 @@ pub(super) fn encode(
     stream::encode_smallest(&masks, Allowed::Entropy, &mut coded);
     let len_at = coded.len();
     coded.resize(len_at + 4 + kept.len() + MAX_OVERHEAD, 0);
-    let len = encode_block(nonzero, &Shared::default(), Place::default(), &kept, scratch, &mut coded[len_at + 4..]);
+    let len =
+        encode_block(nonzero, &Shared::default(), Place::default(), &kept, scratch, &mut coded[len_at + 4..]);
     coded.truncate(len_at + 4 + len);
     coded[len_at..len_at + 4].copy_from_slice(&u32::try_from(len).map_err(|_| DoesNotFit)?.to_le_bytes());
     coded.extend(&source[n * width..]);
     out.push(&coded)
 }
 
-pub(super) fn decode(mut cursor: Cursor<'_>, out: &mut [u8], scratch: &mut Scratch) -> Result<(), CodecError> {
+pub(super) fn decode(
+    mut cursor: Cursor<'_>,
+    out: &mut [u8],
+    scratch: &mut Scratch,
+) -> Result<(), CodecError> {
     let width = usize::from(cursor.u8()?);
     if !matches!(width, 1 | 2 | 4 | 8) {
         return Err(CodecError::corrupt("width of a sparse block"));
@@ -60,7 +65,10 @@ pub(super) fn decode(mut cursor: Cursor<'_>, out: &mut [u8], scratch: &mut Scrat
     stream::decode_into(&mut cursor, &mut masks)?;
     let last_bits = if n.is_multiple_of(MASKED) { MASKED } else { n % MASKED };
     let counted: u32 = masks.iter().map(|mask| mask.count_ones()).sum();
-    if counted as usize != n_kept || masks.last().is_some_and(|&mask| mask >> last_bits != 0) || masks.iter().any(|&mask| mask > 15) {
+    if counted as usize != n_kept
+        || masks.last().is_some_and(|&mask| mask >> last_bits != 0)
+        || masks.iter().any(|&mask| mask > 15)
+    {
         return Err(CodecError::corrupt("masks of a sparse block"));
     }
     let len = cursor.len32()?;

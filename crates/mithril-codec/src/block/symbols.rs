@@ -18,7 +18,9 @@ use super::{Scratch, SymbolCoder};
 use crate::CodecError;
 use crate::bytes::Cursor;
 use crate::contexts::Buckets;
-use crate::entropy::rans8::{DecodeState, DecodeTable, EncodeState, EncodeTable, Frequencies, Window, decode_groups, encode_groups};
+use crate::entropy::rans8::{
+    DecodeState, DecodeTable, EncodeState, EncodeTable, Frequencies, Window, decode_groups, encode_groups,
+};
 use crate::entropy::rans12;
 use crate::entropy::stream::FOUR_STREAMS_FROM;
 use crate::forever::symbols::{CONSTANT, RANS8, RANS8_CLASSED, RANS8_SHARED, RANS12, RANS12_SHARED};
@@ -81,8 +83,11 @@ pub(super) fn encode(
         overflows = overflowing(split, elements, &plane[..n], |position| split.element_at(position));
         match coder {
             SymbolCoder::Rans8 => {
-                let window =
-                    if split.top_bits() <= 4 { Window::of_nibbles(&plane[..n]) } else { Window::choose(&plane[..n]) };
+                let window = if split.top_bits() <= 4 {
+                    Window::of_nibbles(&plane[..n])
+                } else {
+                    Window::choose(&plane[..n])
+                };
                 out.push(&[RANS8, window.offset])?;
                 out.push(window.frequencies.bytes())?;
                 encode_rans8(RunsOf::One(&window), n, plane, next, room, escapes, out)?;
@@ -117,7 +122,12 @@ fn plane_overflows(split: &FieldSplit) -> bool {
 }
 
 /// Positions whose field does not fit the plane, which marks them by 255: escapes, whatever their table says.
-fn overflowing(split: &FieldSplit, elements: &[u8], plane: &[u8], element_at: impl Fn(usize) -> usize) -> Vec<u32> {
+fn overflowing(
+    split: &FieldSplit,
+    elements: &[u8],
+    plane: &[u8],
+    element_at: impl Fn(usize) -> usize,
+) -> Vec<u32> {
     if !plane_overflows(split) {
         return Vec::new();
     }
@@ -125,7 +135,9 @@ fn overflowing(split: &FieldSplit, elements: &[u8], plane: &[u8], element_at: im
     let top_at = |position: usize| split.top(read_element(elements, width, element_at(position)));
     (0u32..)
         .zip(plane)
-        .filter(|&(position, &index)| index == 255 && top_at(position as usize).wrapping_sub(u64::from(split.base)) != 255)
+        .filter(|&(position, &index)| {
+            index == 255 && top_at(position as usize).wrapping_sub(u64::from(split.base)) != 255
+        })
         .map(|(position, _)| position)
         .collect()
 }
@@ -227,7 +239,8 @@ fn encode_rans12(
     for &(table_idx, n_groups) in group_runs {
         let end = (first + n_groups * rans12::LANES).min(n);
         let (frequencies, escape) = (tables[table_idx].frequencies(), tables[table_idx].most_probable());
-        for (position, index) in (u32::try_from(first).map_err(|_| DoesNotFit)?..).zip(&mut plane[first..end]) {
+        for (position, index) in (u32::try_from(first).map_err(|_| DoesNotFit)?..).zip(&mut plane[first..end])
+        {
             if frequencies[usize::from(*index)] == 0 {
                 escapes.push(position);
                 *index = escape;
@@ -293,7 +306,8 @@ pub(super) fn decode(
     let coder = cursor.u8()?;
     let mut buckets = None;
     if matches!(coder, RANS8_SHARED | RANS8_CLASSED | RANS12_SHARED) {
-        let shared = shared.symbols.as_ref().ok_or(CodecError::corrupt("symbols without their shared tables"))?;
+        let shared =
+            shared.symbols.as_ref().ok_or(CodecError::corrupt("symbols without their shared tables"))?;
         if split.order == Order::Packed {
             return Err(CodecError::corrupt("packed order of classed symbols"));
         }
@@ -347,7 +361,12 @@ pub(super) fn decode(
                 let table = rans12::DecodeTable::new(&rans12::FrequencyTable::read(&mut cursor)?);
                 let coded_len = cursor.len32()?;
                 let runs = [rans12::Run { len: n, table_idx: 0 }];
-                rans12::decode_into(cursor.take(coded_len)?, &runs, std::slice::from_ref(&table), &mut plane[..n])?;
+                rans12::decode_into(
+                    cursor.take(coded_len)?,
+                    &runs,
+                    std::slice::from_ref(&table),
+                    &mut plane[..n],
+                )?;
                 join_tiles(split, &plane[..n], rest, elements);
             }
             id => return Err(CodecError::Unsupported { what: "symbol coder", id: u32::from(id) }),
@@ -462,11 +481,13 @@ fn read_escapes(
     for _ in 0..n.div_ceil(SEGMENT) {
         counts.push(cursor.len32()?);
     }
-    let total = counts.iter().try_fold(0usize, |sum, &count| sum.checked_add(count)).filter(|&total| total <= n);
+    let total =
+        counts.iter().try_fold(0usize, |sum, &count| sum.checked_add(count)).filter(|&total| total <= n);
     let total = total.ok_or(CodecError::corrupt("more escapes than elements"))?;
     let positions = cursor.take(2 * total)?.as_chunks::<2>().0;
     let tops = cursor.take(escape_len(split) * total)?;
-    let segments = counts.iter().enumerate().flat_map(|(segment, &count)| std::iter::repeat_n(segment, count));
+    let segments =
+        counts.iter().enumerate().flat_map(|(segment, &count)| std::iter::repeat_n(segment, count));
     let width = usize::from(split.layout.width);
     let mut lowest = 0;
     for ((segment, position), top) in segments.zip(positions).zip(tops.chunks_exact(escape_len(split))) {

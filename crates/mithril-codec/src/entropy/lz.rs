@@ -91,8 +91,8 @@ pub(crate) fn decompress_into(id: u8, coded: &[u8], out: &mut [u8]) -> Result<()
             if find_frame_compressed_size(coded) != Ok(coded.len()) {
                 return Err(CodecError::corrupt("bytes behind a zstd frame"));
             }
-            let mut decompressor =
-                zstd::bulk::Decompressor::new().map_err(|_| CodecError::corrupt("zstd decoder did not start"))?;
+            let mut decompressor = zstd::bulk::Decompressor::new()
+                .map_err(|_| CodecError::corrupt("zstd decoder did not start"))?;
             decompressor
                 .set_parameter(DParameter::WindowLogMax(MAX_WINDOW_LOG))
                 .map_err(|_| CodecError::corrupt("zstd window limit"))?;
@@ -132,10 +132,16 @@ fn decompress_brotli(coded: &[u8], out: &mut [u8]) -> Result<(), CodecError> {
         &mut state,
     );
     match result {
-        brotli::BrotliResult::ResultSuccess if left_out > 0 => Err(CodecError::corrupt("brotli stream is shorter than its block")),
-        brotli::BrotliResult::ResultSuccess if left_in > 0 => Err(CodecError::corrupt("bytes behind a brotli stream")),
+        brotli::BrotliResult::ResultSuccess if left_out > 0 => {
+            Err(CodecError::corrupt("brotli stream is shorter than its block"))
+        }
+        brotli::BrotliResult::ResultSuccess if left_in > 0 => {
+            Err(CodecError::corrupt("bytes behind a brotli stream"))
+        }
         brotli::BrotliResult::ResultSuccess => Ok(()),
-        brotli::BrotliResult::NeedsMoreOutput => Err(CodecError::corrupt("brotli stream is longer than its block")),
+        brotli::BrotliResult::NeedsMoreOutput => {
+            Err(CodecError::corrupt("brotli stream is longer than its block"))
+        }
         _ => Err(CodecError::corrupt("brotli stream")),
     }
 }
@@ -144,4 +150,23 @@ fn decompress_brotli(coded: &[u8], out: &mut [u8]) -> Result<(), CodecError> {
 #[cfg(any(feature = "zstd", feature = "brotli"))]
 fn window_log(len: usize) -> u32 {
     len.max(1).next_power_of_two().trailing_zeros().clamp(10, MAX_WINDOW_LOG)
+}
+
+#[cfg(test)]
+mod tests {
+    #[cfg(feature = "brotli")]
+    #[test]
+    fn brotli_with_a_window_beyond_its_format_is_refused() {
+        let bytes: Vec<u8> = (0..2000).map(|i| u8::try_from(i % 83).unwrap()).collect();
+        for large_window in [false, true] {
+            let parameters =
+                brotli::enc::BrotliEncoderParams { large_window, lgwin: 20, ..Default::default() };
+            let mut coded = Vec::new();
+            brotli::BrotliCompress(&mut &bytes[..], &mut coded, &parameters).unwrap();
+            let mut out = vec![0; bytes.len()];
+            let decoded = super::decompress_into(super::stream::BROTLI, &coded, &mut out);
+            assert_eq!(decoded.is_err(), large_window);
+            assert!(large_window || out == bytes);
+        }
+    }
 }

@@ -4,7 +4,9 @@
 //! The reader knows from elsewhere how many bytes the stream decodes to.
 
 use super::lz::{self, Compressor};
-use super::rans8::{DecodeState, DecodeTable, EncodeState, EncodeTable, Frequencies, decode_groups, encode_groups};
+use super::rans8::{
+    DecodeState, DecodeTable, EncodeState, EncodeTable, Frequencies, decode_groups, encode_groups,
+};
 use super::{huffman, rans12};
 use crate::CodecError;
 use crate::bytes::Cursor;
@@ -107,7 +109,9 @@ pub(crate) fn decode_into(cursor: &mut Cursor<'_>, out: &mut [u8]) -> Result<(),
 /// Size of a stream in rANS12, table and states included.
 fn rans12_len(table: &rans12::FrequencyTable, histogram: &[u32; 256]) -> usize {
     let bits = table.cost_bits(histogram) / 256;
-    usize::try_from(bits / 8).unwrap_or(usize::MAX).saturating_add(table.coded_len() + rans12::STATES_LEN + 64)
+    usize::try_from(bits / 8)
+        .unwrap_or(usize::MAX)
+        .saturating_add(table.coded_len() + rans12::STATES_LEN + 64)
 }
 
 /// The byte and frequency range of a stream that fits rANS8: sixteen consecutive values at most.
@@ -123,7 +127,9 @@ impl Nibbles {
     fn of(histogram: &[u32; 256]) -> Option<Self> {
         let first = histogram.iter().position(|&n| n > 0)?;
         let window = &histogram[first..(first + 16).min(256)];
-        if histogram.iter().map(|&n| u64::from(n)).sum::<u64>() != window.iter().map(|&n| u64::from(n)).sum::<u64>() {
+        if histogram.iter().map(|&n| u64::from(n)).sum::<u64>()
+            != window.iter().map(|&n| u64::from(n)).sum::<u64>()
+        {
             return None;
         }
         let mut counts = [0; 16];
@@ -190,7 +196,12 @@ fn decode_nibbles(coded: &[u8], out: &mut [u8]) -> Result<(), CodecError> {
     }
 }
 
-fn decode_rans8<const N: usize>(data: &[u8], table: &DecodeTable, values: &[u8; 16], out: &mut [u8]) -> Result<(), CodecError> {
+fn decode_rans8<const N: usize>(
+    data: &[u8],
+    table: &DecodeTable,
+    values: &[u8; 16],
+    out: &mut [u8],
+) -> Result<(), CodecError> {
     let (mut state, end) = DecodeState::<N>::read(data)?;
     if end != data.len() {
         return Err(CodecError::corrupt("bytes behind a rANS8 stream"));

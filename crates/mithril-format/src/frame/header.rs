@@ -76,7 +76,12 @@ impl FrameHeader {
         let Some(fixed) = bytes.first_chunk::<FIXED_LEN>() else { return Ok(None) };
         let rank = usize::from(fixed[7]);
         if rank > MAX_RANK {
-            return Err(FormatError::Limit { what: "rank", found: rank as u64, limit: MAX_RANK as u64, offset: 7 });
+            return Err(FormatError::Limit {
+                what: "rank",
+                found: rank as u64,
+                limit: MAX_RANK as u64,
+                offset: 7,
+            });
         }
         let shared_len = u32_at(fixed, 12);
         if shared_len > MAX_SHARED_LEN {
@@ -103,11 +108,17 @@ impl FrameHeader {
         if flags & !frame_flags::KNOWN != 0 {
             return Err(FormatError::Unknown { what: "flag", id: u32::from(flags), offset: 5 });
         }
-        let dtype = Dtype::from_id(body[6])
-            .ok_or(FormatError::Unknown { what: "dtype", id: u32::from(body[6]), offset: 6 })?;
+        let dtype = Dtype::from_id(body[6]).ok_or(FormatError::Unknown {
+            what: "dtype",
+            id: u32::from(body[6]),
+            offset: 6,
+        })?;
         let rank = usize::from(body[7]);
         let block_len = u32_at(body, 8);
-        if block_len == 0 || block_len > MAX_BLOCK_LEN || !(block_len as usize).is_multiple_of(dtype.unit_len()) {
+        if block_len == 0
+            || block_len > MAX_BLOCK_LEN
+            || !(block_len as usize).is_multiple_of(dtype.unit_len())
+        {
             let (found, limit) = (u64::from(block_len), u64::from(MAX_BLOCK_LEN));
             return Err(FormatError::Limit { what: "block length", found, limit, offset: 8 });
         }
@@ -116,7 +127,8 @@ impl FrameHeader {
         if !has(frame_flags::LENGTH) && raw_len != 0 {
             return Err(FormatError::Corrupt { what: "a raw length that is not flagged", offset: 16 });
         }
-        let dimensions: Vec<u64> = body[FIXED_LEN..FIXED_LEN + 8 * rank].chunks_exact(8).map(|d| u64_at(d, 0)).collect();
+        let dimensions: Vec<u64> =
+            body[FIXED_LEN..FIXED_LEN + 8 * rank].chunks_exact(8).map(|d| u64_at(d, 0)).collect();
         let shape = match has(frame_flags::SHAPE) {
             true => Some(dimensions),
             false if rank == 0 => None,
@@ -194,7 +206,12 @@ impl BlockHeader {
         let raw_len = u32_at(bytes, 4);
         if raw_len == 0 || raw_len > header.block_len {
             let (found, limit) = (u64::from(raw_len), u64::from(header.block_len));
-            return Err(FormatError::Limit { what: "raw length of a block", found, limit, offset: offset + 4 });
+            return Err(FormatError::Limit {
+                what: "raw length of a block",
+                found,
+                limit,
+                offset: offset + 4,
+            });
         }
         if u64::from(coded_len) > u64::from(raw_len) + mithril_codec::block::MAX_OVERHEAD as u64 {
             let (found, limit) = (u64::from(coded_len), u64::from(raw_len) + 1);

@@ -72,7 +72,12 @@ impl<'a> FrameView<'a> {
     ///
     /// # Panics
     /// When there is no such block or `out` is not of its raw length.
-    pub fn decode_block(&self, block_idx: usize, out: &mut [u8], scratch: &mut Scratch) -> Result<(), FormatError> {
+    pub fn decode_block(
+        &self,
+        block_idx: usize,
+        out: &mut [u8],
+        scratch: &mut Scratch,
+    ) -> Result<(), FormatError> {
         let entry = &self.blocks[block_idx];
         assert_eq!(out.len(), entry.header.raw_len as usize, "output of a block's raw length");
         let data = self.coded_at(entry);

@@ -48,21 +48,31 @@ impl Trailer {
     /// # Errors
     /// When it is cut off or damaged.
     pub fn parse_at_end(frame: &[u8]) -> Result<(Self, usize), FormatError> {
-        let truncated = |offset: usize| FormatError::Truncated { what: "frame trailer", offset: offset as u64 };
+        let truncated =
+            |offset: usize| FormatError::Truncated { what: "frame trailer", offset: offset as u64 };
         let fixed_at = frame.len().checked_sub(FIXED_LEN).ok_or(truncated(frame.len()))?;
         let fixed = &frame[fixed_at..];
         if fixed[20..] != FRAME_END {
             return Err(truncated(fixed_at));
         }
         let n_blocks = u32_at(fixed, 8) as usize;
-        let start = n_blocks.checked_mul(4).and_then(|len| fixed_at.checked_sub(len)).ok_or(truncated(fixed_at))?;
+        let start =
+            n_blocks.checked_mul(4).and_then(|len| fixed_at.checked_sub(len)).ok_or(truncated(fixed_at))?;
         let (expected, actual) = (u64_at(fixed, 12), checksum(&frame[start..fixed_at + 12]));
         if expected != actual {
-            return Err(FormatError::Checksum { what: "frame trailer", offset: start as u64, expected, actual });
+            return Err(FormatError::Checksum {
+                what: "frame trailer",
+                offset: start as u64,
+                expected,
+                actual,
+            });
         }
         let marker = start.checked_sub(END_OF_BLOCKS.len()).ok_or(truncated(start))?;
         if frame[marker..start] != END_OF_BLOCKS {
-            return Err(FormatError::Corrupt { what: "no end of blocks before the trailer", offset: marker as u64 });
+            return Err(FormatError::Corrupt {
+                what: "no end of blocks before the trailer",
+                offset: marker as u64,
+            });
         }
         let coded_lens = frame[start..fixed_at].chunks_exact(4).map(|len| u32_at(len, 0)).collect();
         Ok((Self { coded_lens, raw_len: u64_at(fixed, 0) }, marker))

@@ -37,7 +37,8 @@ pub(super) fn models(source: &[u8], recipe: &FieldRecipe, matrix: Matrix, effort
     let by_column = Grid::of_columns(source, recipe, matrix, effort);
     let rounds = if effort == Effort::Max { 2 } else { 0 };
     let mut row = Classes { rows: quantiles(&by_row.row_sums, N_CLASSES), columns: vec![0; matrix.row_len] };
-    let mut column = Classes { rows: vec![0; matrix.n_rows], columns: quantiles(&column_sums(&by_column), N_CLASSES) };
+    let mut column =
+        Classes { rows: vec![0; matrix.n_rows], columns: quantiles(&column_sums(&by_column), N_CLASSES) };
     for _ in 0..rounds {
         search.move_rows(&by_row, &mut row);
         search.move_columns(&by_column, &mut column);
@@ -59,7 +60,12 @@ pub(super) fn one_class(matrix: Matrix) -> Classes {
 }
 
 /// The contexts of these classes, and the tables of the coder that shares them, counted over the whole tensor.
-pub(super) fn tables(source: &[u8], recipe: &FieldRecipe, matrix: Matrix, classes: Classes) -> (Contexts, SymbolTables) {
+pub(super) fn tables(
+    source: &[u8],
+    recipe: &FieldRecipe,
+    matrix: Matrix,
+    classes: Classes,
+) -> (Contexts, SymbolTables) {
     let search = Search { recipe, matrix, rest_bits: rest_bits(recipe) };
     let tables = match recipe.coder {
         SymbolCoder::Rans12 => {
@@ -149,12 +155,16 @@ impl Search<'_> {
         // Tables fit the sample better than the tensor: by about half a bit and a half per cell.
         let fitted = counts.iter().flatten().filter(|&&count| count > 0).count() as u64 * 256;
         let tables: u64 = match self.recipe.coder {
-            SymbolCoder::Rans12 => {
-                counts.iter().filter_map(rans12::FrequencyTable::from_counts).map(|table| table.coded_len() as u64).sum()
-            }
+            SymbolCoder::Rans12 => counts
+                .iter()
+                .filter_map(rans12::FrequencyTable::from_counts)
+                .map(|table| table.coded_len() as u64)
+                .sum(),
             _ => 17 * counts.len() as u64 * n_blocks,
         };
-        let listed = |classes: &[u8]| if classes.iter().all(|&class| class == 0) { 16 } else { 2 * classes.len() as u64 + 256 };
+        let listed = |classes: &[u8]| {
+            if classes.iter().all(|&class| class == 0) { 16 } else { 2 * classes.len() as u64 + 256 }
+        };
         let side = 8 * (tables + 320 * n_blocks) + listed(&classes.rows) + listed(&classes.columns);
         let coded = self.scale(bits + fitted, grid);
         let mut cost = coded + self.n() * self.rest_bits + side;
@@ -174,7 +184,9 @@ impl Search<'_> {
     /// What fields with these counts cost in their best table, in 256ths of a bit.
     fn coded_bits(&self, counts: &[u32; 256]) -> u64 {
         match self.recipe.coder {
-            SymbolCoder::Rans12 => rans12::FrequencyTable::from_counts(counts).map_or(0, |table| table.cost_bits(counts)),
+            SymbolCoder::Rans12 => {
+                rans12::FrequencyTable::from_counts(counts).map_or(0, |table| table.cost_bits(counts))
+            }
             _ => Window::of_counts(counts).cost_bits(counts, ESCAPE_BITS),
         }
     }
@@ -212,7 +224,8 @@ impl Search<'_> {
 fn wide_table(counts: &[u32; 256]) -> rans12::FrequencyTable {
     let mut any = [0; 256];
     any[0] = 1;
-    let table = rans12::FrequencyTable::from_counts(counts).or_else(|| rans12::FrequencyTable::from_counts(&any));
+    let table =
+        rans12::FrequencyTable::from_counts(counts).or_else(|| rans12::FrequencyTable::from_counts(&any));
     table.expect("one count is not zero")
 }
 
@@ -240,12 +253,15 @@ fn code_lengths(counts: &[[u32; 256]], n_columns: usize, moving: Side) -> Vec<[u
     let n_rows = counts.len() / n_columns;
     let (n_moving, n_other) = if moving == Side::Rows { (n_rows, n_columns) } else { (n_columns, n_rows) };
     let mut all = [0u64; 256];
-    counts.iter().for_each(|counts| all.iter_mut().zip(counts).for_each(|(all, &count)| *all += u64::from(count)));
+    counts
+        .iter()
+        .for_each(|counts| all.iter_mut().zip(counts).for_each(|(all, &count)| *all += u64::from(count)));
     let all_total: u64 = all.iter().sum::<u64>().max(1);
     let mut lengths = vec![[MAX_LENGTH; N_CLASSES]; 256 * n_other];
     for other in 0..n_other {
-        let context_of =
-            |class: usize| if moving == Side::Rows { class * n_columns + other } else { other * n_columns + class };
+        let context_of = |class: usize| {
+            if moving == Side::Rows { class * n_columns + other } else { other * n_columns + class }
+        };
         for (class, context) in (0..n_moving).map(|class| (class, context_of(class))) {
             let total: u64 = counts[context].iter().map(|&count| u64::from(count)).sum::<u64>().max(1);
             for field in 0..256 {
@@ -253,7 +269,8 @@ fn code_lengths(counts: &[[u32; 256]], n_columns: usize, moving: Side) -> Vec<[u
                 let own = (u64::from(counts[context][field]) << 20) / total;
                 let share = own + (all[field] << 20) / all_total / 50 + 1;
                 let bits = log2_65536ths((1 << 20) + (1 << 20) / 50 + 256) - log2_65536ths(share);
-                lengths[256 * other + field][class] = u32::try_from(bits >> 8).unwrap_or(MAX_LENGTH).min(MAX_LENGTH);
+                lengths[256 * other + field][class] =
+                    u32::try_from(bits >> 8).unwrap_or(MAX_LENGTH).min(MAX_LENGTH);
             }
         }
     }
@@ -273,6 +290,11 @@ fn column_sums(grid: &Grid) -> Vec<u64> {
 pub(super) fn quantiles(means: &[u64], n_classes: usize) -> Vec<u8> {
     let mut sorted = means.to_vec();
     sorted.sort_unstable();
-    let bounds: Vec<u64> = (1..n_classes).map(|class| sorted.get(class * sorted.len() / n_classes).copied().unwrap_or(0)).collect();
-    means.iter().map(|mean| u8::try_from(bounds.partition_point(|bound| bound <= mean)).unwrap_or(0)).collect()
+    let bounds: Vec<u64> = (1..n_classes)
+        .map(|class| sorted.get(class * sorted.len() / n_classes).copied().unwrap_or(0))
+        .collect();
+    means
+        .iter()
+        .map(|mean| u8::try_from(bounds.partition_point(|bound| bound <= mean)).unwrap_or(0))
+        .collect()
 }

@@ -48,7 +48,10 @@ impl Matrix {
         for row_len in row_lens {
             let Ok(row_len) = usize::try_from(row_len) else { continue };
             let fits = (MIN_LEN..=MAX_ROW_LEN).contains(&row_len) && n.is_multiple_of(row_len);
-            if fits && (MIN_LEN..=MAX_LISTED).contains(&(n / row_len)) && !views.iter().any(|view| view.row_len == row_len) {
+            if fits
+                && (MIN_LEN..=MAX_LISTED).contains(&(n / row_len))
+                && !views.iter().any(|view| view.row_len == row_len)
+            {
                 views.push(Self { n_rows: n / row_len, row_len });
             }
         }
@@ -83,7 +86,13 @@ impl Grid {
         Self::build(source, recipe, matrix, matrix.n_rows.div_ceil(rows), 1)
     }
 
-    fn build(source: &[u8], recipe: &FieldRecipe, matrix: Matrix, row_step: usize, column_step: usize) -> Self {
+    fn build(
+        source: &[u8],
+        recipe: &FieldRecipe,
+        matrix: Matrix,
+        row_step: usize,
+        column_step: usize,
+    ) -> Self {
         let split = FieldSplit {
             joint: recipe.joint,
             base: recipe.base,
@@ -106,7 +115,10 @@ impl Grid {
                 } else {
                     // Sampled columns start at another one in each row, so that all of them are seen.
                     let first = row % column_step;
-                    cells.extend((0..n_columns).map(|cell| fields[(cell * column_step + first).min(matrix.row_len - 1)]));
+                    cells.extend(
+                        (0..n_columns)
+                            .map(|cell| fields[(cell * column_step + first).min(matrix.row_len - 1)]),
+                    );
                 }
             }
         }
@@ -114,7 +126,12 @@ impl Grid {
     }
 
     /// All rows and columns, some rows at a time, each batch with its first row.
-    pub(super) fn for_each_batch(source: &[u8], recipe: &FieldRecipe, matrix: Matrix, mut visit: impl FnMut(&Self, usize)) {
+    pub(super) fn for_each_batch(
+        source: &[u8],
+        recipe: &FieldRecipe,
+        matrix: Matrix,
+        mut visit: impl FnMut(&Self, usize),
+    ) {
         let row_bytes = matrix.row_len * usize::from(recipe.layout.width);
         let n_rows = ((1 << 18) / matrix.row_len).max(1);
         for (batch, rows) in source.chunks(n_rows * row_bytes).enumerate() {

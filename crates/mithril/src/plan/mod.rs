@@ -21,7 +21,9 @@ use crate::Error;
 use crate::options::{Effort, FrameOptions};
 use grid::Matrix;
 use mithril_codec::Dtype;
-use mithril_codec::block::{FieldRecipe, MAX_OVERHEAD, Place, Recipe, Scratch, Shared, SymbolCoder, encode_block};
+use mithril_codec::block::{
+    FieldRecipe, MAX_OVERHEAD, Place, Recipe, Scratch, Shared, SymbolCoder, encode_block,
+};
 use mithril_codec::entropy::lz::Compressor;
 use mithril_codec::transform::fields::Layout;
 use sample::Sample;
@@ -91,7 +93,9 @@ pub fn tensor(source: &[u8], options: &FrameOptions) -> Result<TensorPlan, Error
 fn check_shape(source: &[u8], options: &FrameOptions) -> Result<(), Error> {
     let Some(shape) = &options.shape else { return Ok(()) };
     let n = shape.iter().try_fold(1u64, |n, &dimension| n.checked_mul(dimension));
-    if n.and_then(|n| options.dtype.len_of(n)) == Some(source.len() as u64) && shape.len() <= mithril_format::limits::MAX_RANK {
+    if n.and_then(|n| options.dtype.len_of(n)) == Some(source.len() as u64)
+        && shape.len() <= mithril_format::limits::MAX_RANK
+    {
         return Ok(());
     }
     let dtype = options.dtype.name();
@@ -100,7 +104,12 @@ fn check_shape(source: &[u8], options: &FrameOptions) -> Result<(), Error> {
 
 /// Bit fields with a window of their own per block.
 fn fast_fields(source: &[u8], layout: Layout) -> Recipe {
-    Recipe::Fields(FieldRecipe { layout, joint: 0, base: sample::base(source, layout, 0), coder: SymbolCoder::Rans8 })
+    Recipe::Fields(FieldRecipe {
+        layout,
+        joint: 0,
+        base: sample::base(source, layout, 0),
+        coder: SymbolCoder::Rans8,
+    })
 }
 
 /// A plan whose blocks share nothing, cut as evenly as whole vectors allow.
@@ -129,7 +138,8 @@ fn without_fields(source: &[u8], options: &FrameOptions) -> TensorPlan {
         coded_len(&planes(vec![zstd]), piece) * 64 < coded_len(&planes(Vec::new()), piece) * 63
     };
     let compressors = if pays(width) || width > 1 && pays(1) { compressors(options) } else { Vec::new() };
-    let candidates = [width, 1].map(|width| Recipe::Planes { width, compressors: compressors.iter().copied().take(1).collect() });
+    let candidates = [width, 1]
+        .map(|width| Recipe::Planes { width, compressors: compressors.iter().copied().take(1).collect() });
     let width = if coded_len(&candidates[1], piece) < coded_len(&candidates[0], piece) { 1 } else { width };
     let planes = Recipe::Planes { width, compressors: compressors.clone() };
     let few_values = matches!(unit, 1 | 2 | 4 | 8) && Sample::of(source, unit).has_few_values();
@@ -173,7 +183,11 @@ fn repeats_pay(source: &[u8], options: &FrameOptions, layout: Layout) -> Option<
     }
     let recipe = Recipe::Planes { width: 1, compressors: compressors(options) };
     let unit = options.dtype.unit_len();
-    Some(TensorPlan { recipe, shared: Shared::default(), block_len: block_len(COMPRESSOR_BLOCK / unit * unit) })
+    Some(TensorPlan {
+        recipe,
+        shared: Shared::default(),
+        block_len: block_len(COMPRESSOR_BLOCK / unit * unit),
+    })
 }
 
 /// The smallest of the layouts that the effort may use, with or without classes of rows and columns.
@@ -181,7 +195,12 @@ fn classed(source: &[u8], options: &FrameOptions, layout: Layout) -> TensorPlan 
     let width = usize::from(layout.width);
     let fields: Vec<FieldRecipe> = match options.effort {
         Effort::Max => sample::wide_fields(source, layout).to_vec(),
-        _ => vec![FieldRecipe { layout, joint: 0, base: sample::base(source, layout, 0), coder: SymbolCoder::Rans8 }],
+        _ => vec![FieldRecipe {
+            layout,
+            joint: 0,
+            base: sample::base(source, layout, 0),
+            coder: SymbolCoder::Rans8,
+        }],
     };
     let only = fields[0];
     let mut best: Option<classes::Model> = None;
@@ -198,7 +217,11 @@ fn classed(source: &[u8], options: &FrameOptions, layout: Layout) -> TensorPlan 
         return own_tables(Recipe::Fields(only), source.len(), width);
     };
     let matrix = model.matrix;
-    let signs = if layout.sign && model.recipe.layout.sign { signs::model(source, layout, matrix, options.effort) } else { None };
+    let signs = if layout.sign && model.recipe.layout.sign {
+        signs::model(source, layout, matrix, options.effort)
+    } else {
+        None
+    };
     let dead_rows = width >= 4 && matrix.row_len > 1 && grid::has_dead_rows(source, width, matrix);
     if model.classes.is_none() && signs.is_none() && !dead_rows {
         return own_tables(Recipe::Fields(model.recipe), source.len(), width);
@@ -210,7 +233,11 @@ fn classed(source: &[u8], options: &FrameOptions, layout: Layout) -> TensorPlan 
     if shared.to_bytes().len() > source.len() * MAX_SHARED_SHARE / 100 {
         return own_tables(Recipe::Fields(model.recipe), source.len(), width);
     }
-    TensorPlan { recipe, shared, block_len: block_len(rows_per_block(matrix.row_len) * matrix.row_len * width) }
+    TensorPlan {
+        recipe,
+        shared,
+        block_len: block_len(rows_per_block(matrix.row_len) * matrix.row_len * width),
+    }
 }
 
 /// Rows that make a block of about the usual size, in whole tiles where that is possible.

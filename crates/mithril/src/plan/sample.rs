@@ -81,7 +81,8 @@ pub(super) fn base(source: &[u8], layout: Layout, joint: u8) -> u16 {
     let n = source.len() / width;
     let step = (n / 4096).max(1);
     let infinite = (1 << split.top_bits()) - (1 << joint);
-    let tops = (0..n).step_by(step).map(|at| split.top(read(source, width, at))).filter(|&top| top < infinite);
+    let tops =
+        (0..n).step_by(step).map(|at| split.top(read(source, width, at))).filter(|&top| top < infinite);
     let highest = tops.max().unwrap_or(255);
     u16::try_from((highest + (8 << joint)).saturating_sub(255)).unwrap_or(u16::MAX)
 }
@@ -92,6 +93,11 @@ pub(super) fn wide_fields(source: &[u8], layout: Layout) -> Vec<FieldRecipe> {
         let layout = Layout { width: 1, mantissa: 0, sign: false, flip: false };
         return vec![FieldRecipe { layout, joint: 0, base: 0, coder: SymbolCoder::Rans12 }];
     }
-    let recipe = |joint: u8| FieldRecipe { layout, joint, base: base(source, layout, joint), coder: SymbolCoder::Rans12 };
+    let recipe = |joint: u8| FieldRecipe {
+        layout,
+        joint,
+        base: base(source, layout, joint),
+        coder: SymbolCoder::Rans12,
+    };
     vec![recipe(2)]
 }

@@ -31,7 +31,12 @@ const fn min_gain(effort: Effort) -> u64 {
 }
 
 /// The better of row and column classes, if it saves enough.
-pub(super) fn model(source: &[u8], layout: Layout, matrix: Matrix, effort: Effort) -> Option<(Contexts, Vec<Frequencies>)> {
+pub(super) fn model(
+    source: &[u8],
+    layout: Layout,
+    matrix: Matrix,
+    effort: Effort,
+) -> Option<(Contexts, Vec<Frequencies>)> {
     let width = usize::from(layout.width);
     if matrix.n_rows < 16 || matrix.row_len < 16 {
         return None;
@@ -46,7 +51,10 @@ pub(super) fn model(source: &[u8], layout: Layout, matrix: Matrix, effort: Effor
         rows[row] = bytes[..counted * width].chunks_exact(width).map(negative).sum();
         if row.is_multiple_of(row_step) {
             n_sampled += 1;
-            columns.iter_mut().zip(bytes.chunks_exact(width)).for_each(|(column, element)| *column += negative(element));
+            columns
+                .iter_mut()
+                .zip(bytes.chunks_exact(width))
+                .for_each(|(column, element)| *column += negative(element));
         }
     }
     let by_row = Side::new(&rows, u32::try_from(counted).ok()?);
@@ -81,14 +89,17 @@ impl Side {
             counts[usize::from(class)] += u64::from(n);
             totals[usize::from(class)] += u64::from(n_each);
         }
-        let share = |class: usize| u32::try_from((counts[class] * 256 / totals[class].max(1)).clamp(4, 252)).unwrap_or(128);
+        let share = |class: usize| {
+            u32::try_from((counts[class] * 256 / totals[class].max(1)).clamp(4, 252)).unwrap_or(128)
+        };
         let shares: Vec<u32> = (0..n_classes).map(share).collect();
         let all: u64 = totals.iter().sum::<u64>().max(1);
         let bits: u64 = (0..n_classes)
             .map(|class| {
                 let (negative, total) = (counts[class], totals[class]);
                 let cost = |share: u64, n: u64| ((8 << 16) - log2_65536ths(share)) * n;
-                cost(u64::from(shares[class]), negative) + cost(256 - u64::from(shares[class]), total - negative)
+                cost(u64::from(shares[class]), negative)
+                    + cost(256 - u64::from(shares[class]), total - negative)
             })
             .sum();
         // Sorting by the counts themselves makes even fair signs look skewed: by about three quarters of a bit per row.

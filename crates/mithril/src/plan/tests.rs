@@ -60,10 +60,15 @@ fn repeated_weights_go_to_a_compressor() {
 #[test]
 fn text_goes_to_a_compressor_and_noise_does_not() {
     let text = "the quick brown fox jumps over the lazy dog, ".repeat(5000);
-    let Recipe::Planes { compressors, .. } = plan(text.as_bytes(), Dtype::Bytes, Effort::Fast, None).recipe else { panic!() };
+    let Recipe::Planes { compressors, .. } = plan(text.as_bytes(), Dtype::Bytes, Effort::Fast, None).recipe
+    else {
+        panic!()
+    };
     assert_eq!(compressors, [Compressor::Zstd { level: 3 }]);
     let noise: Vec<u8> = weights(100_000, 5).map(|w| w.to_bits().to_le_bytes()[0]).collect();
-    let Recipe::Planes { compressors, .. } = plan(&noise, Dtype::Bytes, Effort::Max, None).recipe else { panic!() };
+    let Recipe::Planes { compressors, .. } = plan(&noise, Dtype::Bytes, Effort::Max, None).recipe else {
+        panic!()
+    };
     assert!(compressors.is_empty());
 }
 
@@ -80,7 +85,8 @@ fn rows_of_different_scale_get_classes() {
 
 #[test]
 fn columns_that_lean_to_one_side_get_coded_signs() {
-    let source = bf16(weights(512 * 384, 7).enumerate().map(|(i, w)| if i % 4 == 0 { -w.abs() } else { w.abs() }));
+    let source =
+        bf16(weights(512 * 384, 7).enumerate().map(|(i, w)| if i % 4 == 0 { -w.abs() } else { w.abs() }));
     let plan = plan(&source, Dtype::Bf16, Effort::Max, Some([512, 384]));
     let coded = crate::compress(
         &source,
@@ -95,13 +101,23 @@ fn columns_that_lean_to_one_side_get_coded_signs() {
 #[test]
 fn fair_signs_stay_raw() {
     let source = bf16(weights(512 * 384, 8));
-    assert!(super::signs::model(&source, Dtype::Bf16.layout().unwrap(), Matrix { n_rows: 512, row_len: 384 }, Effort::Max).is_none());
+    assert!(
+        super::signs::model(
+            &source,
+            Dtype::Bf16.layout().unwrap(),
+            Matrix { n_rows: 512, row_len: 384 },
+            Effort::Max
+        )
+        .is_none()
+    );
 }
 
 #[test]
 fn rows_that_hold_narrower_values_are_coded_apart() {
     let source = f32s(
-        weights(512 * 384, 9).enumerate().map(|(i, w)| if i / 384 % 9 == 0 { f32::from_bits(w.to_bits() & !0x1fff) } else { w }),
+        weights(512 * 384, 9)
+            .enumerate()
+            .map(|(i, w)| if i / 384 % 9 == 0 { f32::from_bits(w.to_bits() & !0x1fff) } else { w }),
     );
     let plan = plan(&source, Dtype::F32, Effort::Balanced, Some([512, 384]));
     assert!(matches!(plan.recipe, Recipe::Rows(_)));
@@ -115,7 +131,10 @@ fn every_block_fits_the_limit_and_the_bound() {
             for effort in [Effort::Fast, Effort::Balanced, Effort::Max] {
                 let options = FrameOptions::default().with_dtype(*dtype).with_effort(effort).with_threads(1);
                 let plan = tensor(&source, &options).unwrap();
-                assert!(plan.block_len >= u32::try_from(MIN_BLOCK_LEN).unwrap() / 2 && plan.block_len <= mithril_format::limits::MAX_BLOCK_LEN);
+                assert!(
+                    plan.block_len >= u32::try_from(MIN_BLOCK_LEN).unwrap() / 2
+                        && plan.block_len <= mithril_format::limits::MAX_BLOCK_LEN
+                );
                 assert!((plan.block_len as usize).is_multiple_of(dtype.unit_len()), "{dtype:?} {len}");
             }
         }

@@ -126,7 +126,8 @@ impl Tables {
         let full = _mm256_cmpeq_epi8(_mm256_max_epu8(*high, freq), *high);
         let mask = _mm256_movemask_epi8(full).cast_unsigned();
         let packed = _mm256_shuffle_epi8(*low, mask_shuffle(&COMPACT, mask));
-        let (packed_low, packed_high) = (_mm256_castsi256_si128(packed), _mm256_extracti128_si256::<1>(packed));
+        let (packed_low, packed_high) =
+            (_mm256_castsi256_si128(packed), _mm256_extracti128_si256::<1>(packed));
         let (pair_low, pair_high) = (_mm_castsi128_pd(packed_low), _mm_castsi128_pd(packed_high));
         let end = room.as_mut_ptr().wrapping_add(*at);
         // Each group of eight lanes stands at the right end of its eight bytes: what lies left of it is

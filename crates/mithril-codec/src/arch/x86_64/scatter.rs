@@ -46,7 +46,9 @@ fn scatter_rows<const CLASSES: usize>(
         let out = &mut plane[row * columns.row_len..][..16 * n_groups];
         let next = &mut at[usize::from(class)];
         assert!(next.iter().zip(taken_by_row).all(|(next, taken)| next + taken + 16 <= bucketed.len()));
-        for ((shuffles, taken), out) in columns.shuffles.iter().zip(columns.taken).zip(out.as_chunks_mut::<16>().0) {
+        for ((shuffles, taken), out) in
+            columns.shuffles.iter().zip(columns.taken).zip(out.as_chunks_mut::<16>().0)
+        {
             let mut group = _mm_setzero_si128();
             for class in 0..CLASSES {
                 let from = bucketed.as_ptr().wrapping_add(next[class]);

@@ -74,7 +74,12 @@ pub(super) fn split_f32(split: &FieldSplit, source: &[u8], plane: &mut [u8], res
 
 /// Floats of two or four bytes with any bits joint or dead, in either order.
 #[target_feature(enable = "avx2,bmi1,bmi2,popcnt,lzcnt")]
-pub(super) fn split_float<const WIDTH: usize>(split: &FieldSplit, source: &[u8], plane: &mut [u8], mut rest: &mut [u8]) {
+pub(super) fn split_float<const WIDTH: usize>(
+    split: &FieldSplit,
+    source: &[u8],
+    plane: &mut [u8],
+    mut rest: &mut [u8],
+) {
     let magnitude = _mm256_set1_epi16(0x7fff);
     let base = _mm256_set1_epi16(split.base.cast_signed());
     let top_shift = _mm_cvtsi32_si128((split.top_shift() + 16 - 8 * split.width()).cast_signed());
@@ -94,7 +99,8 @@ pub(super) fn split_float<const WIDTH: usize>(split: &FieldSplit, source: &[u8],
                 let top = _mm256_srl_epi16(_mm256_and_si256(upper, magnitude), top_shift);
                 _mm256_min_epu16(_mm256_sub_epi16(top, base), _mm256_set1_epi16(255))
             };
-            let (index_a, index_b) = (index(_mm256_unpacklo_epi8(low, high)), index(_mm256_unpackhi_epi8(low, high)));
+            let (index_a, index_b) =
+                (index(_mm256_unpacklo_epi8(low, high)), index(_mm256_unpackhi_epi8(low, high)));
             store(plane, order.unpacked(_mm256_packus_epi16(index_a, index_b)));
             for (bytes, quarter) in bytes.iter_mut().zip(quarters) {
                 store(&mut bytes.as_chunks_mut::<VECTOR>().0[vector], order.unpacked(quarter));
@@ -102,7 +108,8 @@ pub(super) fn split_float<const WIDTH: usize>(split: &FieldSplit, source: &[u8],
         }
         for group in split.groups() {
             let mut packed = bytes[(group.low as usize / 8).min(WIDTH - 1)];
-            let (shift, mask) = (count(group.low % 8), _mm256_set1_epi8(low_mask(group.n_bits).cast_signed()));
+            let (shift, mask) =
+                (count(group.low % 8), _mm256_set1_epi8(low_mask(group.n_bits).cast_signed()));
             for byte in packed.as_chunks_mut().0 {
                 store(byte, _mm256_and_si256(_mm256_srl_epi16(load(byte), shift), mask));
             }
@@ -122,13 +129,25 @@ pub(super) fn split_float<const WIDTH: usize>(split: &FieldSplit, source: &[u8],
 #[target_feature(enable = "avx2,bmi1,bmi2,popcnt,lzcnt")]
 pub(super) fn join_float<const WIDTH: usize>(split: &FieldSplit, plane: &[u8], rest: &[u8], out: &mut [u8]) {
     // Where every group is a byte, nothing needs unpacking.
-    let whole = split.raw_sign && split.dead == 0 && split.groups().all(|group| group.low % 8 == 0 && group.width() == 8) && split.groups().count() == WIDTH - 1;
-    if whole { join_float_by::<WIDTH, true>(split, plane, rest, out) } else { join_float_by::<WIDTH, false>(split, plane, rest, out) }
+    let whole = split.raw_sign
+        && split.dead == 0
+        && split.groups().all(|group| group.low % 8 == 0 && group.width() == 8)
+        && split.groups().count() == WIDTH - 1;
+    if whole {
+        join_float_by::<WIDTH, true>(split, plane, rest, out)
+    } else {
+        join_float_by::<WIDTH, false>(split, plane, rest, out)
+    }
 }
 
 #[inline]
 #[target_feature(enable = "avx2,bmi1,bmi2,popcnt,lzcnt")]
-fn join_float_by<const WIDTH: usize, const WHOLE: bool>(split: &FieldSplit, plane: &[u8], mut rest: &[u8], out: &mut [u8]) {
+fn join_float_by<const WIDTH: usize, const WHOLE: bool>(
+    split: &FieldSplit,
+    plane: &[u8],
+    mut rest: &[u8],
+    out: &mut [u8],
+) {
     let zero = _mm256_setzero_si256();
     let base = _mm256_set1_epi16(split.base.cast_signed());
     let top_shift = _mm_cvtsi32_si128((split.top_shift() + 16 - 8 * split.width()).cast_signed());
@@ -148,7 +167,8 @@ fn join_float_by<const WIDTH: usize, const WHOLE: bool>(split: &FieldSplit, plan
         for (vector, (plane, out)) in planes.as_chunks::<VECTOR>().0.iter().zip(outs).enumerate() {
             let index = order.to_packed(load(plane));
             let byte = |b: usize| {
-                let vector = if WHOLE { &whole[8 * b + vector] } else { &bytes[b].as_chunks::<VECTOR>().0[vector] };
+                let vector =
+                    if WHOLE { &whole[8 * b + vector] } else { &bytes[b].as_chunks::<VECTOR>().0[vector] };
                 order.to_packed(load(vector))
             };
             let top = |index: __m256i| {
@@ -161,13 +181,16 @@ fn join_float_by<const WIDTH: usize, const WHOLE: bool>(split: &FieldSplit, plan
             } else {
                 (byte(WIDTH - 2), byte(WIDTH - 1))
             };
-            let upper_a = _mm256_or_si256(top(_mm256_unpacklo_epi8(index, zero)), _mm256_unpacklo_epi8(low, high));
-            let upper_b = _mm256_or_si256(top(_mm256_unpackhi_epi8(index, zero)), _mm256_unpackhi_epi8(low, high));
+            let upper_a =
+                _mm256_or_si256(top(_mm256_unpacklo_epi8(index, zero)), _mm256_unpacklo_epi8(low, high));
+            let upper_b =
+                _mm256_or_si256(top(_mm256_unpackhi_epi8(index, zero)), _mm256_unpackhi_epi8(low, high));
             if WIDTH == 2 {
                 store(&mut out[0], upper_a);
                 store(&mut out[1], upper_b);
             } else {
-                let (lower_a, lower_b) = (_mm256_unpacklo_epi8(byte(0), byte(1)), _mm256_unpackhi_epi8(byte(0), byte(1)));
+                let (lower_a, lower_b) =
+                    (_mm256_unpacklo_epi8(byte(0), byte(1)), _mm256_unpackhi_epi8(byte(0), byte(1)));
                 store(&mut out[0], _mm256_unpacklo_epi16(lower_a, upper_a));
                 store(&mut out[1], _mm256_unpackhi_epi16(lower_a, upper_a));
                 store(&mut out[2], _mm256_unpacklo_epi16(lower_b, upper_b));
@@ -240,7 +263,9 @@ fn unpack_group<'a>(mut rest: &'a [u8], width: u32, bytes: &mut [u8; TILE]) -> &
         let (piece, left) = rest.split_at(piece_len(width, TILE / VECTOR));
         rest = left;
         let (shift, mask) = (count(shift), _mm256_set1_epi8(low_mask(width).cast_signed()));
-        for (packed, vectors) in piece.as_chunks::<VECTOR>().0.iter().zip(vectors.chunks_exact_mut(8 / width as usize)) {
+        for (packed, vectors) in
+            piece.as_chunks::<VECTOR>().0.iter().zip(vectors.chunks_exact_mut(8 / width as usize))
+        {
             let packed = load(packed);
             for (place, vector) in (0..).step_by(width as usize).zip(vectors) {
                 let part = _mm256_and_si256(_mm256_srl_epi16(packed, count(place)), mask);
@@ -347,7 +372,12 @@ pub(super) fn split_f16(split: &FieldSplit, source: &[u8], plane: &mut [u8], res
 /// One-byte elements with a rest of four bits: `SIGNED` ones have a sign and three mantissa bits in it, the
 /// others their low four bits.
 #[target_feature(enable = "avx2")]
-pub(super) fn split_bytes<const SIGNED: bool>(split: &FieldSplit, source: &[u8], plane: &mut [u8], rest: &mut [u8]) {
+pub(super) fn split_bytes<const SIGNED: bool>(
+    split: &FieldSplit,
+    source: &[u8],
+    plane: &mut [u8],
+    rest: &mut [u8],
+) {
     let nibble = _mm256_set1_epi8(15);
     let flip = _mm256_set1_epi8(if split.layout.flip { -128 } else { 0 });
     let pairs = source.as_chunks::<VECTOR>().0.as_chunks::<2>().0;

@@ -11,7 +11,8 @@ impl Avx2 {
     pub(crate) fn split_tiles(self, split: &FieldSplit, source: &[u8], plane: &mut [u8], rest: &mut [u8]) {
         let width = usize::from(split.layout.width);
         let full = source.len() / (width * TILE) * TILE;
-        let ((head, tail), (head_plane, tail_plane)) = (source.split_at(full * width), plane.split_at_mut(full));
+        let ((head, tail), (head_plane, tail_plane)) =
+            (source.split_at(full * width), plane.split_at_mut(full));
         let (head_rest, tail_rest) = rest.split_at_mut(split.rest_len(full));
         // What the fused kernels join, in either order.
         let plain = split.is_fusable() && split.dead == 0 && split.base == 0;

@@ -20,7 +20,13 @@ impl Avx2 {
     }
 
     /// Maps whole vectors of 64 values; returns how many values are done.
-    pub(crate) fn map_window(self, window: &Window, plane: &mut [u8], first: u32, escapes: &mut Vec<u32>) -> usize {
+    pub(crate) fn map_window(
+        self,
+        window: &Window,
+        plane: &mut [u8],
+        first: u32,
+        escapes: &mut Vec<u32>,
+    ) -> usize {
         // SAFETY: `self` exists only when `detect` saw the features.
         unsafe { map(window, plane, first, escapes) }
     }

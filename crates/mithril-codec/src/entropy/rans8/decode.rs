@@ -46,8 +46,10 @@ impl<const N: usize> DecodeState<N> {
     /// After the last symbol every stream must be read to its end and every lane be at rest.
     pub(crate) fn finish(&self) -> Result<(), CodecError> {
         let [rest_high, rest_low] = REST.to_be_bytes();
-        let at_rest =
-            self.planes.iter().all(|p| p[..LANES].iter().all(|&h| h == rest_high) && p[LANES..].iter().all(|&l| l == rest_low));
+        let at_rest = self
+            .planes
+            .iter()
+            .all(|p| p[..LANES].iter().all(|&h| h == rest_high) && p[LANES..].iter().all(|&l| l == rest_low));
         if at_rest && self.at == self.ends {
             Ok(())
         } else {

@@ -61,7 +61,12 @@ impl<'a, const N: usize> EncodeState<'a, N> {
 /// Encodes whole groups in front of those encoded before. Every symbol must have a frequency.
 ///
 /// `next` is what the caller reads afterwards: kernels bring it into the cache on the way.
-pub(crate) fn encode_groups<const N: usize>(state: &mut EncodeState<'_, N>, table: &EncodeTable, symbols: &[u8], next: &[u8]) {
+pub(crate) fn encode_groups<const N: usize>(
+    state: &mut EncodeState<'_, N>,
+    table: &EncodeTable,
+    symbols: &[u8],
+    next: &[u8],
+) {
     match crate::arch::avx2() {
         Some(avx2) => avx2.rans8_encode(state, table, symbols, next),
         None => encode_groups_scalar(state, table, symbols),
@@ -69,7 +74,11 @@ pub(crate) fn encode_groups<const N: usize>(state: &mut EncodeState<'_, N>, tabl
 }
 
 /// The meaning of every kernel.
-pub(crate) fn encode_groups_scalar<const N: usize>(state: &mut EncodeState<'_, N>, table: &EncodeTable, symbols: &[u8]) {
+pub(crate) fn encode_groups_scalar<const N: usize>(
+    state: &mut EncodeState<'_, N>,
+    table: &EncodeTable,
+    symbols: &[u8],
+) {
     for group in symbols.rchunks_exact(N * LANES) {
         for (stream, symbols) in group.chunks_exact(LANES).enumerate().rev() {
             let plane = &mut state.planes[stream];

@@ -33,7 +33,9 @@ impl Frequencies {
     /// Moves single 256ths until the sum is right, each time where the code length suffers least:
     /// one step changes it by about `count / (freq -+ 1/2)`, compared as fractions to stay in integers.
     fn settle(freq: &mut [u32; 16], counts: &[u32; 16]) {
-        let cheaper = |a: (u64, u64), b: (u64, u64)| u128::from(a.0) * u128::from(b.1) < u128::from(b.0) * u128::from(a.1);
+        let cheaper = |a: (u64, u64), b: (u64, u64)| {
+            u128::from(a.0) * u128::from(b.1) < u128::from(b.0) * u128::from(a.1)
+        };
         loop {
             let sum: u32 = freq.iter().sum();
             if sum == TOTAL {
@@ -67,7 +69,11 @@ impl Frequencies {
     /// `Corrupt` when they do not sum to 256.
     pub fn parse(bytes: [u8; 16]) -> Result<Self, CodecError> {
         let sum: u32 = bytes.iter().map(|&f| u32::from(f)).sum();
-        if sum == TOTAL { Ok(Self(bytes)) } else { Err(CodecError::corrupt("rANS8 frequencies do not sum to 256")) }
+        if sum == TOTAL {
+            Ok(Self(bytes))
+        } else {
+            Err(CodecError::corrupt("rANS8 frequencies do not sum to 256"))
+        }
     }
 
     /// The sixteen bytes that [`Frequencies::parse`] reads.
@@ -150,7 +156,10 @@ pub(crate) struct EncodeTable {
 }
 
 impl EncodeTable {
-    #[expect(clippy::cast_possible_truncation, reason = "all numbers are below 256 by construction, or wrap on purpose")]
+    #[expect(
+        clippy::cast_possible_truncation,
+        reason = "all numbers are below 256 by construction, or wrap on purpose"
+    )]
     pub(crate) fn new(frequencies: &Frequencies) -> Self {
         let freq = frequencies.0;
         let (divider, alias) = alias_buckets(&freq);
@@ -262,7 +271,13 @@ mod tests {
             state
         };
         let shift = next() % 20;
-        std::array::from_fn(|_| if next() % 3 == 0 { 0 } else { u32::try_from(next() % 100_000).unwrap() >> (next() % (shift + 1)) })
+        std::array::from_fn(|_| {
+            if next() % 3 == 0 {
+                0
+            } else {
+                u32::try_from(next() % 100_000).unwrap() >> (next() % (shift + 1))
+            }
+        })
     }
 
     #[test]

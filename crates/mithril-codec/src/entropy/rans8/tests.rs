@@ -58,7 +58,11 @@ fn decode<const N: usize>(coded: &[u8], frequencies: &Frequencies, n: usize) -> 
     Ok(out)
 }
 
-fn decode_scalar<const N: usize>(coded: &[u8], frequencies: &Frequencies, n: usize) -> Result<Vec<u8>, CodecError> {
+fn decode_scalar<const N: usize>(
+    coded: &[u8],
+    frequencies: &Frequencies,
+    n: usize,
+) -> Result<Vec<u8>, CodecError> {
     let (mut state, _) = DecodeState::<N>::read(coded)?;
     let mut out = vec![0; n];
     for group in out.chunks_exact_mut(32 * N) {

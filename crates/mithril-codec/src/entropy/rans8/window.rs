@@ -82,11 +82,14 @@ impl Window {
 
     /// Bits that these counts of 256 values cost in this window, in 256ths; escapes included, at `escape_bits` each.
     pub fn cost_bits(&self, counts: &[u32; 256], escape_bits: u64) -> u64 {
-        let escaped = u64::from(8 - (self.frequencies.bytes()[usize::from(self.escape_symbol())].ilog2())) + escape_bits;
+        let escaped = u64::from(8 - (self.frequencies.bytes()[usize::from(self.escape_symbol())].ilog2()))
+            + escape_bits;
         (0..=u8::MAX).zip(counts).fold(0, |total, (value, &count)| {
             let freq = self.frequencies.bytes().get(usize::from(value.wrapping_sub(self.offset)));
             let bits = match freq {
-                Some(&freq) if freq > 0 => (u64::from(8u32 << 16) - super::super::log2_65536ths(u64::from(freq))) >> 8,
+                Some(&freq) if freq > 0 => {
+                    (u64::from(8u32 << 16) - super::super::log2_65536ths(u64::from(freq))) >> 8
+                }
                 _ => escaped << 8,
             };
             total + bits * u64::from(count)
@@ -218,7 +221,8 @@ mod tests {
             .map(|_| {
                 state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
                 let bell: u64 = (0..6).map(|i| state >> (20 + 6 * i) & 7).sum();
-                u8::try_from(100 + bell / 2 + if state >> 60 == 0 && state >> 50 & 63 == 0 { 60 } else { 0 }).unwrap()
+                u8::try_from(100 + bell / 2 + if state >> 60 == 0 && state >> 50 & 63 == 0 { 60 } else { 0 })
+                    .unwrap()
             })
             .collect()
     }
@@ -239,9 +243,14 @@ mod tests {
             window.map(&mut mapped, 1000, &mut escapes);
             let valid = window.valid();
             for (position, (&value, &symbol)) in values.iter().zip(&mapped).enumerate() {
-                let fits = value.wrapping_sub(window.offset) < 16 && valid[usize::from(value - window.offset)] != 0;
+                let fits =
+                    value.wrapping_sub(window.offset) < 16 && valid[usize::from(value - window.offset)] != 0;
                 assert_eq!(fits, !escapes.contains(&(1000 + u32::try_from(position).unwrap())), "n {n}");
-                assert_eq!(symbol, if fits { value - window.offset } else { window.escape_symbol() }, "n {n}");
+                assert_eq!(
+                    symbol,
+                    if fits { value - window.offset } else { window.escape_symbol() },
+                    "n {n}"
+                );
                 assert!(window.frequencies.bytes()[usize::from(symbol)] > 0);
             }
             assert!(escapes.is_sorted());

@@ -79,7 +79,8 @@ impl FieldSplit {
     /// Refuses combinations that no encoder writes; all others are safe to join.
     pub(crate) fn validate(&self) -> Result<(), CodecError> {
         let bits = self.width() * 8;
-        let (mantissa, joint, dead) = (u32::from(self.layout.mantissa), u32::from(self.joint), u32::from(self.dead));
+        let (mantissa, joint, dead) =
+            (u32::from(self.layout.mantissa), u32::from(self.joint), u32::from(self.dead));
         let sign = u32::from(self.layout.sign);
         if mantissa + sign >= bits || joint + dead > mantissa || (self.raw_sign && !self.layout.sign) {
             return Err(CodecError::corrupt("bit fields do not fit the element"));
@@ -105,7 +106,12 @@ impl FieldSplit {
     pub(crate) fn is_fusable(&self) -> bool {
         let Layout { width, mantissa, sign, flip } = self.layout;
         let dead = if width == 4 { 16 } else { 0 };
-        matches!((width, mantissa), (2, 7) | (2, 10) | (4, 23)) && sign && !flip && self.joint == 0 && self.dead <= dead && self.raw_sign
+        matches!((width, mantissa), (2, 7) | (2, 10) | (4, 23))
+            && sign
+            && !flip
+            && self.joint == 0
+            && self.dead <= dead
+            && self.raw_sign
     }
 
     pub(crate) fn width(&self) -> u32 {
@@ -141,7 +147,10 @@ impl FieldSplit {
 
     /// Bytes that `n_vectors` vectors of a tile take.
     fn tile_len(&self, n_vectors: usize) -> usize {
-        self.groups().flat_map(|group| pieces(group.width())).map(|(_, width)| piece_len(width, n_vectors)).sum()
+        self.groups()
+            .flat_map(|group| pieces(group.width()))
+            .map(|(_, width)| piece_len(width, n_vectors))
+            .sum()
     }
 
     /// The groups of the rest, in the order of the file.

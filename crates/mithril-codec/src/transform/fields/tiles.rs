@@ -205,7 +205,8 @@ fn pack_shared<const SHARED: usize>(bytes: &[u8; TILE], shift: u32, out: &mut [u
 fn unpack_shared<const SHARED: usize>(piece: &[u8], shift: u32, bytes: &mut [u8; TILE]) {
     let width = 8 / SHARED;
     let mask = u8::MAX >> (8 - width);
-    for (packed, vectors) in piece.as_chunks::<VECTOR>().0.iter().zip(bytes.chunks_exact_mut(SHARED * VECTOR)) {
+    for (packed, vectors) in piece.as_chunks::<VECTOR>().0.iter().zip(bytes.chunks_exact_mut(SHARED * VECTOR))
+    {
         for (shared, vector) in vectors.as_chunks_mut::<VECTOR>().0.iter_mut().enumerate() {
             for (byte, &packed) in vector.iter_mut().zip(packed) {
                 *byte |= (packed >> (width * shared) & mask) << shift;
@@ -262,8 +263,14 @@ mod tests {
             let mut word = [0; 8];
             word[..width].copy_from_slice(element);
             let mut value = u64::from_le_bytes(word) & !low_mask(u32::from(split.dead));
-            let sign = if split.layout.sign && split.raw_sign { value >> (split.width() * 8 - 1) << (split.width() * 8 - 1) } else { 0 };
-            value = sign | (split.top(value) & 0xff).min(254) << split.top_shift() | value & low_mask(split.top_shift());
+            let sign = if split.layout.sign && split.raw_sign {
+                value >> (split.width() * 8 - 1) << (split.width() * 8 - 1)
+            } else {
+                0
+            };
+            value = sign
+                | (split.top(value) & 0xff).min(254) << split.top_shift()
+                | value & low_mask(split.top_shift());
             element.copy_from_slice(&((value ^ flip).to_le_bytes()[..width]));
         }
         bytes
