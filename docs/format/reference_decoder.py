@@ -14,7 +14,6 @@ from __future__ import annotations
 import argparse
 import hashlib
 import json
-import math
 import sys
 from bisect import bisect_right
 from collections.abc import Callable, Iterator, Sequence
@@ -122,8 +121,11 @@ class Header:
         """Raw bytes of the tensor, if there is a shape."""
         if self.shape is None:
             return None
-        bits = math.prod(self.shape) * DTYPES[self.dtype][1]
-        require(bits < 2**64 and bits % 8 == 0, "the shape is not one of whole bytes")
+        bits = 1
+        for factor in [*self.shape, DTYPES[self.dtype][1]]:
+            bits *= factor
+            require(bits < 2**64, "the shape is larger than 2^64 on the way")
+        require(bits % 8 == 0, "the shape is not one of whole bytes")
         return bits // 8
 
 

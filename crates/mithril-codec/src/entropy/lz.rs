@@ -82,7 +82,7 @@ pub(crate) fn decompress_into(id: u8, coded: &[u8], out: &mut [u8]) -> Result<()
     match id {
         #[cfg(feature = "zstd")]
         stream::ZSTD => {
-            use zstd::zstd_safe::{DParameter, find_frame_compressed_size, get_frame_content_size};
+            use zstd::zstd_safe::{find_frame_compressed_size, get_frame_content_size};
             // The size must be stated and right, so that a bomb is refused before it is unpacked.
             if !matches!(get_frame_content_size(coded), Ok(Some(len)) if len == out.len() as u64) {
                 return Err(CodecError::corrupt("zstd frame of another size"));
@@ -91,11 +91,12 @@ pub(crate) fn decompress_into(id: u8, coded: &[u8], out: &mut [u8]) -> Result<()
             if find_frame_compressed_size(coded) != Ok(coded.len()) {
                 return Err(CodecError::corrupt("bytes behind a zstd frame"));
             }
+            // libzstd limits the window of streams only, not of whole frames.
+            if !zstd_window(coded).is_some_and(|window| window <= 1 << MAX_WINDOW_LOG) {
+                return Err(CodecError::corrupt("zstd frame with too large a window, or a skippable one"));
+            }
             let mut decompressor = zstd::bulk::Decompressor::new()
                 .map_err(|_| CodecError::corrupt("zstd decoder did not start"))?;
-            decompressor
-                .set_parameter(DParameter::WindowLogMax(MAX_WINDOW_LOG))
-                .map_err(|_| CodecError::corrupt("zstd window limit"))?;
             match decompressor.decompress_to_buffer(coded, out) {
                 Ok(len) if len == out.len() => Ok(()),
                 _ => Err(CodecError::corrupt("zstd frame")),
@@ -146,6 +147,18 @@ fn decompress_brotli(coded: &[u8], out: &mut [u8]) -> Result<(), CodecError> {
     }
 }
 
+/// The window that a zstd frame asks for: that of its header, or none for a frame of one segment, whose window is its
+/// content. Nothing when it is no frame with data.
+#[cfg(feature = "zstd")]
+fn zstd_window(frame: &[u8]) -> Option<u64> {
+    let [0x28, 0xb5, 0x2f, 0xfd, descriptor, window, ..] = *frame else { return None };
+    if descriptor >> 5 & 1 == 1 {
+        return Some(0);
+    }
+    let base = 1u64 << (10 + (window >> 3));
+    Some(base + base / 8 * u64::from(window & 7))
+}
+
 /// The smallest window that covers the input, within what readers allow.
 #[cfg(any(feature = "zstd", feature = "brotli"))]
 fn window_log(len: usize) -> u32 {
@@ -154,6 +167,23 @@ fn window_log(len: usize) -> u32 {
 
 #[cfg(test)]
 mod tests {
+    #[cfg(feature = "zstd")]
+    #[test]
+    fn zstd_with_a_window_above_the_limit_is_refused() {
+        // A frame of one raw block of four bytes, not of one segment, with its content size in four bytes.
+        let frame = |window_log: u8| {
+            let mut frame = vec![0x28, 0xb5, 0x2f, 0xfd, 0x80, (window_log - 10) << 3];
+            frame.extend([4, 0, 0, 0, 4 << 3 | 1, 0, 0, 1, 2, 3, 4]);
+            frame
+        };
+        let decode =
+            |coded: &[u8], len: usize| super::decompress_into(super::stream::ZSTD, coded, &mut vec![0; len]);
+        assert_eq!(decode(&frame(27), 4), Ok(()));
+        assert!(decode(&frame(28), 4).is_err());
+        let skippable = [0x50, 0x2a, 0x4d, 0x18, 0, 0, 0, 0];
+        assert!(decode(&skippable, 0).is_err());
+    }
+
     #[cfg(feature = "brotli")]
     #[test]
     fn brotli_with_a_window_beyond_its_format_is_refused() {
