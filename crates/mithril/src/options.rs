@@ -142,9 +142,13 @@ impl DecodeOptions {
     }
 }
 
-/// Threads to start for so many pieces of work.
-pub(crate) fn thread_count(requested: usize, n_pieces: usize) -> usize {
+/// Bytes that are worth a thread of their own when the caller leaves the number open: starting one costs about as much
+/// as coding some hundred KiB.
+const BYTES_PER_THREAD: usize = 1 << 20;
+
+/// Threads for so many pieces of work, which hold so many bytes.
+pub(crate) fn thread_count(requested: usize, n_pieces: usize, len: usize) -> usize {
     let available = || std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
-    let wanted = if requested == 0 { available() } else { requested };
+    let wanted = if requested == 0 { available().min(len / BYTES_PER_THREAD) } else { requested };
     wanted.min(n_pieces).max(1)
 }

@@ -29,7 +29,7 @@ pub(crate) fn encode_blocks(
 ) -> (Trailer, usize) {
     let block_len = header.block_len as usize;
     let n_blocks = source.len().div_ceil(block_len);
-    let threads = thread_count(threads, n_blocks);
+    let threads = thread_count(threads, n_blocks, source.len());
     let encoder = BlockEncoder { plan, header, first_block, source };
     let mut trailer = Trailer { coded_lens: Vec::with_capacity(n_blocks), raw_len: source.len() as u64 };
     if threads == 1 {
@@ -49,9 +49,10 @@ pub(crate) fn encode_blocks(
         handed_in: Condvar::new(),
     };
     std::thread::scope(|scope| {
-        for _ in 0..threads {
-            scope.spawn(|| queue.work(&encoder, n_blocks));
+        for _ in 1..threads {
+            scope.spawn(|| queue.work(&encoder, n_blocks, &mut Scratch::new()));
         }
+        with_scratch(|scratch| queue.work(&encoder, n_blocks, scratch));
     });
     let state = queue.state.into_inner().unwrap_or_else(PoisonError::into_inner);
     trailer.coded_lens = state.coded_lens;
@@ -124,9 +125,8 @@ struct QueueState<'a> {
 }
 
 impl<'a> Queue<'a> {
-    fn work(&self, encoder: &BlockEncoder<'_>, n_blocks: usize) {
+    fn work(&self, encoder: &BlockEncoder<'_>, n_blocks: usize, scratch: &mut Scratch) {
         let header = encoder.header;
-        let mut scratch = Scratch::new();
         let mut coded = vec![0; header.block_len as usize + BlockHeader::len(true) + MAX_OVERHEAD];
         loop {
             let block_idx = {
@@ -137,7 +137,7 @@ impl<'a> Queue<'a> {
             if block_idx >= n_blocks {
                 return;
             }
-            let coded_len = encoder.encode(block_idx, &mut scratch, &mut coded);
+            let coded_len = encoder.encode(block_idx, scratch, &mut coded);
             let len = BlockHeader::len(header.checksums) + coded_len as usize;
             self.take_room(block_idx, coded_len, len).copy_from_slice(&coded[..len]);
         }
@@ -180,35 +180,33 @@ pub(crate) fn decode_each(
     threads: usize,
     decode: impl Fn(usize, &mut [u8], &mut Scratch) -> Result<(), FormatError> + Sync,
 ) -> Result<(), FormatError> {
-    let threads = thread_count(threads, out.len().div_ceil(block_len));
+    let threads = thread_count(threads, out.len().div_ceil(block_len), out.len());
     if threads == 1 {
         return with_scratch(|scratch| {
             let mut blocks = (first_block..).zip(out.chunks_mut(block_len));
             blocks.try_for_each(|(block_idx, out)| decode(block_idx, out, scratch))
         });
     }
-    let work = Mutex::new((first_block..).zip(out.chunks_mut(block_len)));
+    let blocks = Mutex::new((first_block..).zip(out.chunks_mut(block_len)));
     let failure: Mutex<Option<(usize, FormatError)>> = Mutex::new(None);
-    std::thread::scope(|scope| {
-        for _ in 0..threads {
-            scope.spawn(|| {
-                let mut scratch = Scratch::new();
-                loop {
-                    let Some((block_idx, out)) = work.lock().unwrap_or_else(PoisonError::into_inner).next()
-                    else {
-                        return;
-                    };
-                    if let Err(error) = decode(block_idx, out, &mut scratch) {
-                        let mut failure = failure.lock().unwrap_or_else(PoisonError::into_inner);
-                        // The first damaged block is reported, whatever the order of the threads.
-                        if failure.as_ref().is_none_or(|(earlier, _)| block_idx < *earlier) {
-                            *failure = Some((block_idx, error));
-                        }
-                        return;
-                    }
-                }
-            });
+    let work = |scratch: &mut Scratch| loop {
+        let Some((block_idx, out)) = blocks.lock().unwrap_or_else(PoisonError::into_inner).next() else {
+            return;
+        };
+        if let Err(error) = decode(block_idx, out, scratch) {
+            let mut failure = failure.lock().unwrap_or_else(PoisonError::into_inner);
+            // The first damaged block is reported, whatever the order of the threads.
+            if failure.as_ref().is_none_or(|(earlier, _)| block_idx < *earlier) {
+                *failure = Some((block_idx, error));
+            }
+            return;
         }
+    };
+    std::thread::scope(|scope| {
+        for _ in 1..threads {
+            scope.spawn(move || work(&mut Scratch::new()));
+        }
+        with_scratch(work);
     });
     match failure.into_inner().unwrap_or_else(PoisonError::into_inner) {
         Some((_, error)) => Err(error),

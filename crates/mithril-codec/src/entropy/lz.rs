@@ -92,7 +92,7 @@ pub(crate) fn decompress_into(id: u8, coded: &[u8], out: &mut [u8]) -> Result<()
                 return Err(CodecError::corrupt("bytes behind a zstd frame"));
             }
             // libzstd limits the window of streams only, not of whole frames.
-            if !zstd_window(coded).is_some_and(|window| window <= 1 << MAX_WINDOW_LOG) {
+            if zstd_window(coded).is_none_or(|window| window > 1 << MAX_WINDOW_LOG) {
                 return Err(CodecError::corrupt("zstd frame with too large a window, or a skippable one"));
             }
             let mut decompressor = zstd::bulk::Decompressor::new()
