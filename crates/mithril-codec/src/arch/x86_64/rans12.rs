@@ -28,7 +28,7 @@ use std::arch::x86_64::{
     _mm256_shuffle_epi8, _mm256_slli_epi32, _mm256_srli_epi32, _mm256_storeu_si256,
 };
 
-use super::Avx2;
+use super::{Avx2, load, store};
 use crate::entropy::rans12::{FREQUENCY_SUM, GROUP_WORDS_LEN, LANES};
 
 /// For each mask of lanes that read, the shuffle that gives the lowest of them the first word, the next
@@ -101,8 +101,8 @@ fn decode_groups(
             decode_lanes(h, cells, window, &mut offset),
         ];
         let [low, high] = group.as_chunks_mut::<32>().0 else { break };
-        store_bytes(pack_symbols([symbols[0], symbols[1], symbols[2], symbols[3]]), low);
-        store_bytes(pack_symbols([symbols[4], symbols[5], symbols[6], symbols[7]]), high);
+        store(low, pack_symbols([symbols[0], symbols[1], symbols[2], symbols[3]]));
+        store(high, pack_symbols([symbols[4], symbols[5], symbols[6], symbols[7]]));
         taken += offset;
         n_groups += 1;
     }
@@ -134,7 +134,7 @@ fn decode_lanes(
     let mask = _mm256_movemask_ps(_mm256_castsi256_ps(reads)).to_le_bytes()[0];
     let next = load_words(window, *offset);
     *offset += 2 * mask.count_ones() as usize;
-    let spread = load_spread(&SPREADS[usize::from(mask)]);
+    let spread = load(&SPREADS[usize::from(mask)]);
     let fill = _mm256_shuffle_epi8(_mm256_broadcastsi128_si256(next), spread);
     let refilled = _mm256_or_si256(_mm256_slli_epi32::<16>(reduced), fill);
     *states = _mm256_blendv_epi8(reduced, refilled, reads);
@@ -188,13 +188,6 @@ fn load_words(window: &[u8; GROUP_WORDS_LEN], offset: usize) -> __m128i {
 
 #[inline]
 #[target_feature(enable = "avx2")]
-fn load_spread(spread: &[u8; 32]) -> __m256i {
-    // SAFETY: the reference is good for the 32 bytes that are read; no alignment is needed.
-    unsafe { _mm256_loadu_si256(spread.as_ptr().cast()) }
-}
-
-#[inline]
-#[target_feature(enable = "avx2")]
 fn load_lanes(lanes: &[u32; 8]) -> __m256i {
     // SAFETY: the reference is good for the 32 bytes that are read; no alignment is needed.
     unsafe { _mm256_loadu_si256(lanes.as_ptr().cast()) }
@@ -205,11 +198,4 @@ fn load_lanes(lanes: &[u32; 8]) -> __m256i {
 fn store_lanes(vector: __m256i, lanes: &mut [u32; 8]) {
     // SAFETY: the reference is good for the 32 bytes that are written; no alignment is needed.
     unsafe { _mm256_storeu_si256(lanes.as_mut_ptr().cast(), vector) }
-}
-
-#[inline]
-#[target_feature(enable = "avx2")]
-fn store_bytes(vector: __m256i, bytes: &mut [u8; 32]) {
-    // SAFETY: the reference is good for the 32 bytes that are written; no alignment is needed.
-    unsafe { _mm256_storeu_si256(bytes.as_mut_ptr().cast(), vector) }
 }
