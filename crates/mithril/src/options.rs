@@ -8,7 +8,7 @@ pub enum Effort {
     /// One pass at memory speed.
     #[default]
     Fast,
-    /// Row and column classes, dead bits per row, low bytes that are not uniform.
+    /// Classes of rows, columns and signs, and rows with dead bits apart.
     Balanced,
     /// Searches for the smallest of everything the format can express.
     Max,

@@ -104,12 +104,11 @@ fn check_shape(source: &[u8], options: &FrameOptions) -> Result<(), Error> {
 
 /// Bit fields with a window of their own per block.
 fn fast_fields(source: &[u8], layout: Layout) -> Recipe {
-    Recipe::Fields(FieldRecipe {
-        layout,
-        joint: 0,
-        base: sample::base(source, layout, 0),
-        coder: SymbolCoder::Rans8,
-    })
+    Recipe::Fields(fast_field_recipe(source, layout))
+}
+
+fn fast_field_recipe(source: &[u8], layout: Layout) -> FieldRecipe {
+    FieldRecipe { layout, joint: 0, base: sample::base(source, layout, 0), coder: SymbolCoder::Rans8 }
 }
 
 /// A plan whose blocks share nothing, cut as evenly as whole vectors allow.
@@ -190,31 +189,19 @@ fn repeats_pay(source: &[u8], options: &FrameOptions, layout: Layout) -> Option<
     })
 }
 
-/// The smallest of the layouts that the effort may use, with or without classes of rows and columns.
+/// The coder of the effort, with those classes of rows and columns that make the tensor smallest.
 fn classed(source: &[u8], options: &FrameOptions, layout: Layout) -> TensorPlan {
     let width = usize::from(layout.width);
-    let fields: Vec<FieldRecipe> = match options.effort {
-        Effort::Max => sample::wide_fields(source, layout).to_vec(),
-        _ => vec![FieldRecipe {
-            layout,
-            joint: 0,
-            base: sample::base(source, layout, 0),
-            coder: SymbolCoder::Rans8,
-        }],
+    let recipe = match options.effort {
+        Effort::Max => sample::wide_fields(source, layout),
+        _ => fast_field_recipe(source, layout),
     };
-    let only = fields[0];
-    let mut best: Option<classes::Model> = None;
-    for recipe in fields {
-        for matrix in Matrix::views(source.len() / width, options.shape.as_deref(), options.effort) {
-            for model in classes::models(source, &recipe, matrix, options.effort) {
-                if best.as_ref().is_none_or(|best| model.cost < best.cost) {
-                    best = Some(model);
-                }
-            }
-        }
-    }
-    let Some(model) = best else {
-        return own_tables(Recipe::Fields(only), source.len(), width);
+    let views = Matrix::views(source.len() / width, options.shape.as_deref(), options.effort);
+    let models =
+        views.into_iter().flat_map(|matrix| classes::models(source, &recipe, matrix, options.effort));
+    // The first of equals, so that the simpler model wins.
+    let Some(model) = models.min_by_key(|model| model.cost) else {
+        return own_tables(Recipe::Fields(recipe), source.len(), width);
     };
     let matrix = model.matrix;
     let signs = if layout.sign && model.recipe.layout.sign {

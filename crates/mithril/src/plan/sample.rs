@@ -87,17 +87,11 @@ pub(super) fn base(source: &[u8], layout: Layout, joint: u8) -> u16 {
     u16::try_from((highest + (8 << joint)).saturating_sub(255)).unwrap_or(u16::MAX)
 }
 
-/// The layouts for 256 symbols: whole bytes, or exponents with some mantissa bits.
-pub(super) fn wide_fields(source: &[u8], layout: Layout) -> Vec<FieldRecipe> {
+/// The layout for 256 symbols: whole bytes, or exponents with two mantissa bits.
+pub(super) fn wide_fields(source: &[u8], layout: Layout) -> FieldRecipe {
     if layout.width == 1 {
         let layout = Layout { width: 1, mantissa: 0, sign: false, flip: false };
-        return vec![FieldRecipe { layout, joint: 0, base: 0, coder: SymbolCoder::Rans12 }];
+        return FieldRecipe { layout, joint: 0, base: 0, coder: SymbolCoder::Rans12 };
     }
-    let recipe = |joint: u8| FieldRecipe {
-        layout,
-        joint,
-        base: base(source, layout, joint),
-        coder: SymbolCoder::Rans12,
-    };
-    vec![recipe(2)]
+    FieldRecipe { layout, joint: 2, base: base(source, layout, 2), coder: SymbolCoder::Rans12 }
 }
