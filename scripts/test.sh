@@ -1,9 +1,11 @@
 #!/usr/bin/env bash
 # Sets up and runs every check, and stops at the first that fails: bash scripts/test.sh
 #
-# Needs Rust 1.95, a C compiler and Python 3.11, and the network the first time. Fuzzing also needs a nightly toolchain
-# and cargo-fuzz; both are installed if rustup is there. Where they cannot be had, the script says so and goes on, but
-# fails if CI=true. MITHRIL_SKIP_FUZZ=1 leaves fuzzing out. Everything is built in the usual target directories.
+# Needs Rust 1.95, a C compiler and Python 3.11, and the network the first time: Python packages go into environments of
+# their own below the target directory, Chromium comes from Debian's packages where it is missing. Fuzzing also needs a
+# nightly toolchain and cargo-fuzz; both are installed if rustup is there. Where they cannot be had, the script says so
+# and goes on, but fails if CI=true. MITHRIL_SKIP_FUZZ=1 leaves fuzzing out. Everything is built in the usual target
+# directories.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -118,7 +120,7 @@ bench_smoke() {
 step "tools" tools
 step "format" format
 step "clippy" cargo clippy --quiet --locked --workspace --all-targets -- -D warnings
-step "ruff" "$target/venv/bin/ruff" check tools docs
+step "ruff" "$target/venv/bin/ruff" check tools docs scripts
 step "tests" cargo test --quiet --workspace --all-targets
 step "tests without SIMD" cargo test --quiet --package mithril-codec --package mithril-format --package mithril \
     --features mithril-codec/scalar-only --lib --tests
@@ -131,3 +133,8 @@ step "memory of streams" stream_memory
 step "fuzzing, 10 s per target" fuzz
 step "demo" cargo run --quiet --release -- demo
 step "bench on the demo model" bench_smoke
+step "report in a browser" python3 tools/test_report.py "$target/release/mithril"
+step "killed at work, 30 times" python3 tools/kill_loop.py "$target/release/mithril" assets/minilm-demo.safetensors \
+    --kills 30
+step "DFloat11 against the official package" python3 tools/df11_oracle.py --venv "$target/venv-df11" \
+    --mithril "$target/release/mithril" --pieces-of assets/minilm-demo.safetensors

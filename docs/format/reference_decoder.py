@@ -1,11 +1,15 @@
 """Reference decoder of mithril frames (`MTHF`, version 1), written from frame.md.
 
-It follows frame.md section by section and prefers clarity to speed. It needs
+It follows frame.md section by section and prefers clarity to speed. Containers
+(`MCKP`) are read by reference_container.py and blocks against a base by
+reference_delta.py, which this program calls. The digest of a base is compared
+if the module `blake3` is there. It needs
 Python 3.11 and nothing else, except that streams of zstd need the module
 `compression.zstd` (Python 3.14) or `zstandard`, and those of brotli the module
 `brotli`.
 
-    python3 reference_decoder.py FILE [-o OUT]      write the raw bytes
+    python3 reference_decoder.py FILE [-o OUT]      write the raw bytes, or the restored file
+    python3 reference_decoder.py FILE --base RAW    the same for a frame against a base
     python3 reference_decoder.py --check GOLDEN     decode all of GOLDEN/index.json
 """
 
@@ -91,7 +95,7 @@ class Reader:
 
 MAGIC = b"MTHF"
 END_MAGIC = b"MTHE"
-CHECKSUMS, SHAPE, LENGTH = 1, 2, 4
+CHECKSUMS, SHAPE, LENGTH, BASE = 1, 2, 4, 16
 MAX_RANK = 64
 MAX_BLOCK_LEN = 33554432
 MAX_SHARED_LEN = 67108864
@@ -116,17 +120,27 @@ class Header:
     shape: list[int] | None
     raw_len: int | None
     shared: SharedTables | None
+    base_digest: bytes | None
 
     def tensor_len(self) -> int | None:
         """Raw bytes of the tensor, if there is a shape."""
         if self.shape is None:
             return None
-        bits = 1
-        for factor in [*self.shape, DTYPES[self.dtype][1]]:
-            bits *= factor
-            require(bits < 2**64, "the shape is larger than 2^64 on the way")
-        require(bits % 8 == 0, "the shape is not one of whole bytes")
-        return bits // 8
+        return tensor_len(self.shape, self.dtype)
+
+
+def tensor_len(shape: list[int], dtype: int) -> int:
+    """Raw bytes of a tensor."""
+    _, elements, unit = DTYPES[dtype]
+    n = 1
+    for dimension in shape:
+        n *= dimension
+        require(n < 2**64, "the shape is larger than 2^64 on the way")
+    require(
+        n * 8 * unit // elements < 2**64, "the shape is larger than 2^64 on the way"
+    )
+    require(n % elements == 0, "the shape is not one of whole units")
+    return n // elements * unit
 
 
 def read_header(r: Reader) -> Header:
@@ -141,13 +155,14 @@ def read_header(r: Reader) -> Header:
     require(rank <= MAX_RANK, f"rank {rank}")
     require(shared_len <= MAX_SHARED_LEN, f"{shared_len} bytes of shared tables")
     dimensions = [r.number(8) for _ in range(rank)]
+    base_digest = r.take(32) if flags & BASE else None
     shared = r.take(shared_len)
     expected = checksum(r.data[: r.at])
     require(r.number(8) == expected, "header_checksum")
 
-    if flags >> 3:
+    if flags & ~(CHECKSUMS | SHAPE | LENGTH | BASE):
         raise Unsupported(f"frame flags {flags:#04x}")
-    if dtype >= len(DTYPES):
+    if dtype not in DTYPES:
         raise Unsupported(f"dtype {dtype}")
     unit = DTYPES[dtype][2]
     require(1 <= block_len <= MAX_BLOCK_LEN, f"block_len {block_len}")
@@ -161,6 +176,7 @@ def read_header(r: Reader) -> Header:
         shape=dimensions if flags & SHAPE else None,
         raw_len=raw_len if flags & LENGTH else None,
         shared=None,
+        base_digest=base_digest,
     )
     if header.tensor_len() is not None and header.raw_len is not None:
         require(header.tensor_len() == raw_len, "shape and raw_len differ")
@@ -169,7 +185,9 @@ def read_header(r: Reader) -> Header:
     return header
 
 
-def read_blocks(r: Reader, header: Header) -> tuple[list[bytes], list[int]]:
+def read_blocks(
+    r: Reader, header: Header, base: bytes | None
+) -> tuple[list[bytes], list[int]]:
     """Section 1.3: the raw bytes and the coded length of every block."""
     blocks: list[bytes] = []
     coded_lens: list[int] = []
@@ -182,7 +200,9 @@ def read_blocks(r: Reader, header: Header) -> tuple[list[bytes], list[int]]:
         short = raw_len < header.block_len
         expected = r.number(8) if header.flags & CHECKSUMS else None
         first = len(blocks) * header.block_len
-        raw = decode_block(r.take(coded_len), raw_len, header.shared, first)
+        of_base = None if base is None else base[first : first + raw_len]
+        require(of_base is None or len(of_base) == raw_len, "a base of another length")
+        raw = decode_block(r.take(coded_len), raw_len, header.shared, first, of_base)
         require(
             expected is None or checksum(raw) == expected,
             f"checksum of block {len(blocks)}",
@@ -210,46 +230,86 @@ def check_trailer(r: Reader, coded_lens: list[int], total: int) -> None:
     require(r.number(8) == expected, "trailer_checksum")
 
 
-def decode_frame(data: bytes) -> Frame:
-    """Section 1.5: decodes the bytes of exactly one frame."""
+def check_digest(base: bytes, digest: bytes) -> None:
+    """Compares the digest of a base, if the module for it is there."""
+    try:
+        from blake3 import blake3
+    except ImportError:
+        return
+    require(blake3(base).digest() == digest, "digest of the base")
+
+
+def decode_frame(data: bytes, base: bytes | None = None) -> Frame:
+    """Section 1.5: decodes the bytes of exactly one frame, given those of its base."""
     r = Reader(data)
     header = read_header(r)
-    blocks, coded_lens = read_blocks(r, header)
+    if header.base_digest is None:
+        base = None
+    elif base is not None:
+        check_digest(base, header.base_digest)
+    blocks, coded_lens = read_blocks(r, header, base)
     raw = b"".join(blocks)
     check_trailer(r, coded_lens, len(raw))
     require(header.raw_len in (None, len(raw)), "raw_len of the header and the blocks")
     require(header.tensor_len() in (None, len(raw)), "the shape and the blocks")
+    require(base is None or len(base) == len(raw), "a base of another length")
     return Frame(DTYPES[header.dtype][0], header.shape, raw)
 
 
 # ---- 2. Dtypes ----
 
-# Name, bits, and unit in bytes, by id.
-DTYPES = [
-    ("BYTES", 8, 1),
-    ("BOOL", 8, 1),
-    ("U8", 8, 1),
-    ("I8", 8, 1),
-    ("U16", 16, 2),
-    ("I16", 16, 2),
-    ("U32", 32, 4),
-    ("I32", 32, 4),
-    ("U64", 64, 8),
-    ("I64", 64, 8),
-    ("F16", 16, 2),
-    ("BF16", 16, 2),
-    ("F32", 32, 4),
-    ("F64", 64, 8),
-    ("C64", 64, 8),
-    ("F8_E4M3", 8, 1),
-    ("F8_E5M2", 8, 1),
-    ("F8_E8M0", 8, 1),
-    ("F8_E4M3FNUZ", 8, 1),
-    ("F8_E5M2FNUZ", 8, 1),
-    ("F4", 4, 1),
-    ("F6_E2M3", 6, 3),
-    ("F6_E3M2", 6, 3),
-]
+# Name, elements of a unit, and its bytes, by id.
+DTYPES = {
+    0: ("BYTES", 1, 1),
+    1: ("BOOL", 1, 1),
+    2: ("U8", 1, 1),
+    3: ("I8", 1, 1),
+    4: ("U16", 1, 2),
+    5: ("I16", 1, 2),
+    6: ("U32", 1, 4),
+    7: ("I32", 1, 4),
+    8: ("U64", 1, 8),
+    9: ("I64", 1, 8),
+    10: ("F16", 1, 2),
+    11: ("BF16", 1, 2),
+    12: ("F32", 1, 4),
+    13: ("F64", 1, 8),
+    14: ("C64", 1, 8),
+    15: ("F8_E4M3", 1, 1),
+    16: ("F8_E5M2", 1, 1),
+    17: ("F8_E8M0", 1, 1),
+    18: ("F8_E4M3FNUZ", 1, 1),
+    19: ("F8_E5M2FNUZ", 1, 1),
+    20: ("F4", 2, 1),
+    21: ("F6_E2M3", 4, 3),
+    22: ("F6_E3M2", 4, 3),
+    32: ("Q4_0", 32, 18),
+    33: ("Q4_1", 32, 20),
+    34: ("Q5_0", 32, 22),
+    35: ("Q5_1", 32, 24),
+    36: ("Q8_0", 32, 34),
+    37: ("Q8_1", 32, 36),
+    38: ("Q2_K", 256, 84),
+    39: ("Q3_K", 256, 110),
+    40: ("Q4_K", 256, 144),
+    41: ("Q5_K", 256, 176),
+    42: ("Q6_K", 256, 210),
+    43: ("Q8_K", 256, 292),
+    44: ("IQ2_XXS", 256, 66),
+    45: ("IQ2_XS", 256, 74),
+    46: ("IQ3_XXS", 256, 98),
+    47: ("IQ1_S", 256, 50),
+    48: ("IQ4_NL", 32, 18),
+    49: ("IQ3_S", 256, 110),
+    50: ("IQ2_S", 256, 82),
+    51: ("IQ4_XS", 256, 136),
+    52: ("IQ1_M", 256, 56),
+    53: ("TQ1_0", 256, 54),
+    54: ("TQ2_0", 256, 66),
+    55: ("MXFP4", 32, 17),
+    56: ("NVFP4", 64, 36),
+    57: ("Q1_0", 128, 18),
+}
 
 
 # ---- 3. Checksum ----
@@ -277,7 +337,11 @@ FIELDS, SPARSE, ROWS = 2, 5, 6
 
 
 def decode_block(
-    coded: bytes, raw_len: int, shared: SharedTables | None, first: int
+    coded: bytes,
+    raw_len: int,
+    shared: SharedTables | None,
+    first: int,
+    base: bytes | None = None,
 ) -> bytes:
     """Decodes one block; `first` is the place of its first raw byte in the frame."""
     r = Reader(coded)
@@ -297,6 +361,10 @@ def decode_block(
         raw = decode_sparse(r, raw_len)
     elif kind == ROWS:
         raw = decode_rows(r, raw_len, shared, first)
+    elif kind in (8, 9, 10):
+        from reference_delta import decode_against_base
+
+        raw = decode_against_base(kind, r, raw_len, base)
     else:
         raise Unsupported(f"block kind {kind}")
     r.finish("the block")
@@ -325,15 +393,21 @@ def decode_constant(r: Reader, raw_len: int) -> bytes:
 def decode_planes(r: Reader, raw_len: int) -> bytes:
     """Section 4.4."""
     width = r.u8()
-    require(width <= 16, f"planes of width {width}")
     if width == 0:
         low, high = decode_stream(r, raw_len), decode_stream(r, raw_len)
         require(max(low + high, default=0) <= 15, "a nibble above 15")
         return bytes(a | b << 4 for a, b in zip(low, high, strict=True))
-    planes = [decode_stream(r, raw_len // width) for _ in range(width)]
-    return bytes(chain.from_iterable(zip(*planes, strict=True))) + r.take(
-        raw_len % width
+    if width > 16:
+        run_lens = r.take(r.u8())
+        require(0 not in run_lens and sum(run_lens) == width, "runs that are no element")
+    else:
+        run_lens = bytes([1] * width)
+    n = raw_len // width
+    runs = [(length, decode_stream(r, n * length)) for length in run_lens]
+    elements = (
+        run[i * length : (i + 1) * length] for i in range(n) for length, run in runs
     )
+    return b"".join(elements) + r.take(raw_len % width)
 
 
 def decode_palette(r: Reader, raw_len: int) -> bytes:
@@ -365,7 +439,7 @@ def decode_sparse(r: Reader, raw_len: int) -> bytes:
     require(sum(bits) == n_kept, "masks that do not count n_kept")
     inner = r.take(r.u32())
     require(
-        inner[:1] not in (bytes([SPARSE]), bytes([ROWS])), "kind of the inner block"
+        inner[:1] == b"" or inner[0] not in (SPARSE, ROWS, 8, 9, 10), "kind of the inner block"
     )
     kept = Reader(decode_block(inner, n_kept * width, None, 0))
     elements = [kept.take(width) if bit else bytes(width) for bit in bits[:n]]
@@ -1110,6 +1184,15 @@ def check_frame(data: bytes, expected: dict[str, object]) -> str | None:
     return None
 
 
+def check_delta(path: Path, expected: dict[str, object]) -> str | None:
+    """What is wrong with a golden frame whose base is another one, None if nothing is."""
+    base = decode_frame((path.parent.parent / str(expected["base"])).read_bytes()).raw
+    raw = decode_frame(path.read_bytes(), base).raw
+    if hashlib.sha256(raw).hexdigest() != expected["sha256"]:
+        return "another SHA-256"
+    return None
+
+
 def check_rejected(data: bytes, expected: dict[str, object]) -> str | None:
     """What is wrong with the refusal of a golden frame, None if nothing is.
 
@@ -1128,19 +1211,25 @@ def check_rejected(data: bytes, expected: dict[str, object]) -> str | None:
 
 def check_golden(golden: Path) -> int:
     """Decodes every file of the index and returns the exit status."""
+    from reference_container import check_container, check_rejected_container
+
     index = json.loads((golden / "index.json").read_text(encoding="utf-8"))
-    jobs = [
-        (golden / name, want, check_frame) for name, want in index["frames"].items()
+    sections = [
+        (golden, "frames", lambda path, want: check_frame(path.read_bytes(), want)),
+        (golden / "rejected", "rejected", lambda path, want: check_rejected(path.read_bytes(), want)),
+        (golden / "deltas", "deltas", check_delta),
+        (golden, "containers", check_container),
+        (golden / "rejected", "rejected_containers", check_rejected_container),
     ]
-    rejected = golden / "rejected"
-    jobs += [
-        (rejected / name, want, check_rejected)
-        for name, want in index["rejected"].items()
+    jobs = [
+        (folder / name, want, check)
+        for folder, section, check in sections
+        for name, want in index.get(section, {}).items()
     ]
     failed = 0
     for path, want, check in jobs:
         try:
-            fault = check(path.read_bytes(), want)
+            fault = check(path, want)
         # A crash of the decoder is not a refusal: it is a failure of this file.
         except (Refused, OSError, LookupError, ValueError, ArithmeticError) as error:
             fault = f"{type(error).__name__}: {error}"
@@ -1153,31 +1242,46 @@ def check_golden(golden: Path) -> int:
 
 def main() -> int:
     parser = argparse.ArgumentParser(
-        description="Decodes mithril frames (MTHF, version 1)."
+        description="Decodes mithril frames (MTHF) and containers (MCKP), version 1."
     )
-    parser.add_argument("file", nargs="?", type=Path, help="frame to decode")
+    parser.add_argument("file", nargs="?", type=Path, help="frame or container")
     parser.add_argument(
         "-o", "--output", type=Path, help="file for the raw bytes; else stdout"
     )
     parser.add_argument(
         "--check", type=Path, metavar="GOLDEN_DIR", help="check all golden files"
     )
+    parser.add_argument("--base", type=Path, help="raw bytes of the base of a frame")
     options = parser.parse_args()
     if (options.file is None) == (options.check is None):
         parser.error("give either FILE or --check GOLDEN_DIR")
     if options.check is not None:
         return check_golden(options.check)
+    data = options.file.read_bytes()
     try:
-        frame = decode_frame(options.file.read_bytes())
+        if data.startswith(b"MCKP"):
+            from reference_container import BaseMissing, open_container, restore
+
+            try:
+                raw = restore(open_container(data))
+            except BaseMissing as missing:
+                print(f"{options.file}: {missing}", file=sys.stderr)
+                return 1
+        else:
+            base = options.base.read_bytes() if options.base is not None else None
+            raw = decode_frame(data, base).raw
     except Refused as refusal:
         print(f"{options.file}: {type(refusal).__name__}: {refusal}", file=sys.stderr)
         return 1
     if options.output is not None:
-        options.output.write_bytes(frame.raw)
+        options.output.write_bytes(raw)
     else:
-        sys.stdout.buffer.write(frame.raw)
+        sys.stdout.buffer.write(raw)
     return 0
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    # The module, not this script, so that both files share one set of exceptions.
+    import reference_decoder
+
+    sys.exit(reference_decoder.main())

@@ -16,7 +16,11 @@ struct Rule {
 
 const RULES: &[Rule] = &[
     Rule { name: "mithril-codec", own: &[], others: Some(&["thiserror", "zstd", "lz4_flex", "brotli"]) },
-    Rule { name: "mithril-format", own: &["mithril-codec"], others: Some(&["thiserror", "serde_json"]) },
+    Rule {
+        name: "mithril-format",
+        own: &["mithril-codec"],
+        others: Some(&["thiserror", "serde", "serde_json", "blake3"]),
+    },
     Rule { name: "mithril", own: &["mithril-codec", "mithril-format"], others: None },
     Rule { name: "mithril-gpu", own: &["mithril-codec", "mithril-format"], others: None },
     Rule { name: "mithril-cli", own: &["mithril", "mithril-gpu"], others: None },

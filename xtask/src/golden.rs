@@ -1,11 +1,11 @@
-//! Minting of golden frames: one per block kind, coder and group of dtypes.
+//! Minting of golden files: frames, one per block kind, coder and group of dtypes, and containers.
 //!
 //! A file is written once and never again. The index is added to; an entry that would change is an error, because
 //! then an input has changed, or a file was exchanged.
 
 use crate::inputs::{V0_1_0, column_class, row_class};
 use crate::sha256::sha256;
-use crate::{Outcome, rejected, repository};
+use crate::{Outcome, containers, deltas, rejected, rejected_containers, repository};
 use mithril_codec::block::{
     FieldRecipe, MAX_OVERHEAD, Place, Recipe, Scratch, Shared, SymbolCoder, SymbolTables, encode_block,
 };
@@ -31,10 +31,11 @@ impl Frame {
     /// A frame of one block without shape or shared tables.
     fn new(dtype: Dtype, recipe: Recipe, starts_with: &'static [u8]) -> Self {
         let block_len = 1 << 20;
-        // Blocks hold whole units; three bytes are the only unit that is no power of two.
+        // Blocks hold whole units.
         let block_len = block_len - block_len % u32::try_from(dtype.unit_len()).unwrap_or(1);
         let shared = Shared::default();
-        let header = FrameHeader { dtype, shape: None, block_len, raw_len: Some(0), checksums: true, shared };
+        let (raw_len, checksums) = (Some(0), true);
+        let header = FrameHeader { dtype, shape: None, block_len, raw_len, checksums, shared, base: None };
         Self { header, recipe, starts_with }
     }
 
@@ -77,7 +78,7 @@ impl Frame {
         let mut first_byte = 0;
         for block in raw.chunks(self.header.block_len as usize) {
             let mut coded = vec![0; block.len() + MAX_OVERHEAD];
-            let place = Place { first_byte, next: &[] };
+            let place = Place { first_byte, ..Place::default() };
             let len = encode_block(&self.recipe, &self.header.shared, place, block, &mut scratch, &mut coded);
             if first_byte == 0 && !coded[..len].starts_with(self.starts_with) {
                 return Err(format!(
@@ -145,9 +146,49 @@ pub(crate) fn mint() -> Outcome {
         let (kind, error) = expected;
         add(&mut index["rejected"], &file, json!({ "kind": kind, "error": error }))?;
     }
+    mint_deltas(&mut index)?;
+    mint_containers(&mut index)?;
     let mut text = serde_json::to_string_pretty(&index)?;
     text.push('\n');
     fs::write(&index_path, text)?;
+    Ok(())
+}
+
+fn mint_deltas(index: &mut Value) -> Outcome {
+    if index["deltas"].is_null() {
+        index["deltas"] = json!({});
+    }
+    fs::create_dir_all(repository("golden/deltas"))?;
+    for golden in deltas::all()? {
+        let file = format!("v0_1_0_{}.mthf", golden.name);
+        write_once(&format!("golden/deltas/{file}"), &golden.frame)?;
+        let base = format!("v0_1_0_{}.mthf", golden.base);
+        let entry = json!({ "raw_len": golden.raw.len(), "sha256": sha256(&golden.raw), "base": base });
+        add(&mut index["deltas"], &file, entry)?;
+    }
+    Ok(())
+}
+
+fn mint_containers(index: &mut Value) -> Outcome {
+    for section in ["containers", "rejected_containers"] {
+        if index[section].is_null() {
+            index[section] = json!({});
+        }
+    }
+    for golden in containers::all()? {
+        let file = format!("v0_1_0_{}.mckp", golden.name);
+        write_once(&format!("golden/{file}"), &golden.container)?;
+        let mut entry = json!({ "raw_len": golden.restored.len(), "sha256": sha256(&golden.restored) });
+        if !golden.bases.is_empty() {
+            entry["bases"] = json!(golden.bases);
+        }
+        add(&mut index["containers"], &file, entry)?;
+    }
+    for (name, (kind, error), bytes) in rejected_containers::containers() {
+        let file = format!("{name}.mckp");
+        write_once(&format!("golden/rejected/{file}"), &bytes)?;
+        add(&mut index["rejected_containers"], &file, json!({ "kind": kind, "error": error }))?;
+    }
     Ok(())
 }
 
@@ -157,7 +198,7 @@ fn decode(frame: &[u8]) -> Result<Vec<u8>, mithril_format::FormatError> {
     for (block_idx, entry) in view.blocks().iter().enumerate() {
         let start = raw.len();
         raw.resize(start + entry.header.raw_len as usize, 0);
-        view.decode_block(block_idx, &mut raw[start..], &mut Scratch::new())?;
+        view.decode_block(block_idx, None, &mut raw[start..], &mut Scratch::new())?;
     }
     Ok(raw)
 }
@@ -294,6 +335,10 @@ fn frame(name: &str, raw: &[u8]) -> Option<Frame> {
         "f4_nibbles_rans8" => Frame::new(Dtype::F4, planes(0, Vec::new()), &[3, 0, 2]),
         "f6_planes_width_three" => {
             Frame::new(Dtype::F6E2m3, planes(3, Vec::new()), &[3, 3]).with_shape(&[2800])
+        }
+        "q4_1_planes_of_runs" => {
+            let recipe = Recipe::Runs { run_lens: Dtype::Q4_1.run_lens(), compressors: Vec::new() };
+            Frame::new(Dtype::Q4_1, recipe, &[3, 20, 5, 1, 1, 1, 1, 16]).with_shape(&[3, 3200])
         }
         "bool_planes_rans8" => Frame::new(Dtype::Bool, planes(1, Vec::new()), &[3, 1, 2]).with_shape(&[5000]),
         "f32_palette" => {

@@ -1,15 +1,22 @@
 //! Tasks of this repository that need Rust.
 //!
-//! * `cargo xtask golden` mints the golden frames that are missing.
+//! * `cargo xtask golden` mints the golden files that are missing.
 //! * `cargo xtask check-crates` checks which crates depend on which, and where `unsafe` stands.
 //! * `cargo xtask digest` prints what the library writes for fixed inputs, to compare builds.
 
+mod containers;
 mod crates;
+#[path = "../../crates/mithril-format/tests/it/delta_inputs.rs"]
+mod delta_inputs;
+mod deltas;
 mod digest;
+#[path = "../../crates/mithril-format/tests/it/forge.rs"]
+mod forge;
 mod golden;
 #[path = "../../crates/mithril-format/tests/it/inputs.rs"]
 mod inputs;
 mod rejected;
+mod rejected_containers;
 #[path = "../../crates/mithril-format/tests/it/sha256.rs"]
 mod sha256;
 

@@ -12,7 +12,7 @@ use mithril_codec::{Contexts, Dtype, checksum};
 use mithril_format::frame::{FrameHeader, Trailer};
 
 /// Name, expected kind and variant of the error, and the bytes.
-type Rejected = (&'static str, (&'static str, &'static str), Vec<u8>);
+pub(crate) type Rejected = (&'static str, (&'static str, &'static str), Vec<u8>);
 
 /// A frame of 64 raw bytes: sixteen F32 in one stored block.
 struct Parts {
@@ -40,6 +40,7 @@ impl Parts {
             raw_len: Some(u64::from(RAW_LEN)),
             checksums: true,
             shared: Shared::default(),
+            base: None,
         };
         let mut bytes = Vec::new();
         header.write(&mut bytes);
@@ -194,6 +195,9 @@ pub(crate) fn frames() -> Result<Vec<Rejected>, Box<dyn std::error::Error>> {
     ];
     let blocks: Vec<(&str, (&str, &str), Vec<u8>)> = vec![
         ("block_kind_7", unsupported, vec![7; 8]),
+        ("same_without_a_base", corrupt, vec![8]),
+        ("difference_without_a_base", corrupt, vec![9; 40]),
+        ("xor_without_a_base", corrupt, vec![10, 1, 5]),
         ("stored_block_too_short", corrupt, vec![0; 64]),
         ("constant_of_three_bytes", corrupt, vec![1, 9, 9, 9]),
         ("fields_reserved_flag", unsupported, fields(0b0100_0110, &[0, 127, 0, 0, 0, 0])),
@@ -377,6 +381,7 @@ impl Classed {
             raw_len: Some(512),
             checksums: true,
             shared: header.shared(),
+            base: None,
         };
         let mut bytes = Vec::new();
         header.write(&mut bytes);

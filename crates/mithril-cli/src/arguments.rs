@@ -1,6 +1,16 @@
 //! The command line: verbs, options, help.
 
+mod pack;
+mod read;
+
+pub(crate) use pack::{CompressArguments, DecompressArguments, PackTo, RepairArguments, RepairTo};
+pub(crate) use read::{
+    EstimateArguments, ExtractArguments, InspectArguments, PairArguments, Sort, VerifyArguments,
+};
+
 use crate::bench::Rival;
+use crate::convert::{ConvertArguments, MergeArguments};
+use crate::diagnose::DiagnoseArguments;
 use clap::{Args, Parser, Subcommand};
 use mithril::{Dtype, Effort};
 use std::io::Write;
@@ -17,8 +27,9 @@ use std::process::ExitCode;
 Examples:
   mithril demo                          see it work on a small real model
   mithril bench model.safetensors       size and speed on your own weights
-  mithril compress weights.bin --dtype bf16
-  mithril decompress weights.bin.mthf
+  mithril compress model.safetensors    gives model.safetensors.mckp
+  mithril inspect model.safetensors.mckp
+  mithril decompress model.safetensors.mckp
 
 Exit code: 0 done, 1 the input is at fault, 2 the command line or the environment is."
 )]
@@ -35,12 +46,74 @@ pub(crate) enum Command {
     Bench(BenchArguments),
     /// Compress, verify and restore a small real model that the program carries
     Demo(DemoArguments),
-    /// Compress one buffer to a frame (`.mthf`)
+    /// Compress model files to containers (`.mckp`), other files to frames (`.mthf`)
     Compress(CompressArguments),
     /// Restore what `compress` was given, bit for bit
     Decompress(DecompressArguments),
-    /// Describe a frame without decoding it
+    /// Describe a container, frame or model file without decoding it
     Inspect(InspectArguments),
+    /// Check every sum, and write nothing
+    Verify(VerifyArguments),
+    /// Write one tensor, or some of its rows, to a file
+    Extract(ExtractArguments),
+    /// Say whether two models hold the same bits, tensor by tensor
+    #[command(after_help = "\
+Tensors are matched by name; files of different kinds, packed or not, can be compared.
+
+Exit code 0 when all are equal, 1 when anything differs.
+
+Examples:
+  mithril compare model.safetensors model.safetensors.mckp
+  mithril compare old.safetensors new.safetensors --json")]
+    Compare(PairArguments),
+    /// Say how much two models differ, tensor by tensor
+    #[command(after_help = "\
+Counts changed elements, and measures the largest change as a number and in steps between neighbouring numbers (ulp).
+
+Exit code 0 whether they differ or not; `compare` is for scripts.
+
+Examples:
+  mithril diff base.safetensors tuned.safetensors
+  mithril diff base.safetensors.mckp tuned.safetensors --json")]
+    Diff(PairArguments),
+    /// Predict size and time from a sample of at most 2 % of the bytes
+    Estimate(EstimateArguments),
+    /// Save every intact tensor of a damaged container
+    Repair(RepairArguments),
+    /// Print completions for a shell
+    #[command(after_help = "\
+Examples:
+  mithril completions bash > ~/.local/share/bash-completion/completions/mithril
+  mithril completions zsh > ~/.zfunc/_mithril
+  mithril completions fish > ~/.config/fish/completions/mithril.fish")]
+    Completions {
+        /// Which shell
+        #[arg(value_enum)]
+        shell: clap_complete::Shell,
+    },
+    /// Print the manual page
+    #[command(after_help = "\
+Examples:
+  mithril man > mithril.1
+  mithril man | man -l -")]
+    Man,
+    /// Convert a repository to DFloat11, or back to plain safetensors
+    Convert(ConvertArguments),
+    /// Put together what `convert --blocks` made on several machines
+    Merge(MergeArguments),
+    /// Tell whether a DFloat11 model fits a GPU, without one
+    Diagnose(DiagnoseArguments),
+    /// Train zstd dictionaries on small records, and use them
+    #[command(after_help = "\
+Examples:
+  mithril dictionary train samples/ -o my.dict
+  mithril dictionary evaluate my.dict held-out/
+  mithril dictionary compress my.dict records/ -o records.mrec")]
+    Dictionary {
+        /// What to do.
+        #[command(subcommand)]
+        command: crate::dictionary::DictionaryCommand,
+    },
 }
 
 /// Arguments of `bench`.
@@ -97,81 +170,6 @@ pub(crate) struct DemoArguments {
     #[arg(long, default_value = "fast", value_parser = parse_effort)]
     pub(crate) effort: Effort,
     /// Print one JSON object instead of a table
-    #[arg(long)]
-    pub(crate) json: bool,
-}
-
-/// Arguments of `compress`.
-#[derive(Debug, Args)]
-#[command(after_help = "\
-Memory stays bounded whatever the size of the file. A `.npy` file comes back whole, with its header; its dtype is read
-from there. Other files are compressed as plain bytes unless `--dtype` names the type of their numbers.
-
-Examples:
-  mithril compress weights.bin --dtype bf16
-  mithril compress array.npy -o array.mthf --effort max
-  cat weights.bin | mithril compress - --dtype f32 > weights.mthf")]
-pub(crate) struct CompressArguments {
-    /// File to compress, or `-` for stdin
-    #[arg(value_name = "FILE")]
-    pub(crate) file: PathBuf,
-    /// Where to write, or `-` for stdout; by default FILE with `.mthf`, or stdout for stdin
-    #[arg(short, long, value_name = "OUT")]
-    pub(crate) output: Option<PathBuf>,
-    /// Type of the numbers, for instance bf16
-    #[arg(long, value_parser = parse_dtype)]
-    pub(crate) dtype: Option<Dtype>,
-    /// How much work may go into size: fast, balanced or max
-    #[arg(long, default_value = "fast", value_parser = parse_effort)]
-    pub(crate) effort: Effort,
-    /// Level of zstd and brotli, where data with repeats is handed to them; by default the effort decides
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(i32).range(1..=22))]
-    pub(crate) level: Option<i32>,
-    /// Threads; 0 is one per core
-    #[arg(long, default_value_t = 0, value_name = "N")]
-    pub(crate) threads: usize,
-    /// Replace an existing output
-    #[arg(long)]
-    pub(crate) force: bool,
-}
-
-/// Arguments of `decompress`.
-#[derive(Debug, Args)]
-#[command(after_help = "\
-Checksums are verified; a damaged file leaves no output behind.
-
-Examples:
-  mithril decompress weights.bin.mthf
-  mithril decompress weights.mthf -o weights.bin --force
-  mithril decompress - < weights.mthf | sha256sum")]
-pub(crate) struct DecompressArguments {
-    /// Frame to restore, or `-` for stdin
-    #[arg(value_name = "FILE")]
-    pub(crate) file: PathBuf,
-    /// Where to write, or `-` for stdout; by default FILE without `.mthf`, or stdout for stdin
-    #[arg(short, long, value_name = "OUT")]
-    pub(crate) output: Option<PathBuf>,
-    /// Threads; 0 is one per core
-    #[arg(long, default_value_t = 0, value_name = "N")]
-    pub(crate) threads: usize,
-    /// Replace an existing output
-    #[arg(long)]
-    pub(crate) force: bool,
-}
-
-/// Arguments of `inspect`.
-#[derive(Debug, Args)]
-#[command(after_help = "\
-Checks the structure of the frame and decodes nothing.
-
-Examples:
-  mithril inspect weights.bin.mthf
-  mithril inspect weights.bin.mthf --json")]
-pub(crate) struct InspectArguments {
-    /// Frame to describe, or `-` for stdin
-    #[arg(value_name = "FILE")]
-    pub(crate) file: PathBuf,
-    /// Print one JSON object
     #[arg(long)]
     pub(crate) json: bool,
 }

@@ -1,6 +1,6 @@
 //! Why a command stopped: what the user reads, and the exit code.
 
-use mithril::{Error, ErrorKind};
+use mithril::{Error, ErrorKind, FormatError};
 use std::fmt::Display;
 use std::io::{self, ErrorKind as IoKind, Write};
 use std::process::ExitCode;
@@ -10,6 +10,8 @@ use std::process::ExitCode;
 pub(crate) enum Failure {
     /// Whoever read our output has read enough: no error.
     ClosedPipe,
+    /// The user knows already: only the exit code is left.
+    Reported(Fault),
     /// Anything that the user is told.
     Told {
         /// Who is at fault.
@@ -22,7 +24,7 @@ pub(crate) enum Failure {
 }
 
 /// Who is at fault, which decides the exit code.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Fault {
     /// The input: damaged, different, missing. Exit code 1.
     Input,
@@ -58,6 +60,8 @@ impl Failure {
     pub(crate) fn write(name: impl Display, error: &io::Error) -> Self {
         match error.kind() {
             IoKind::BrokenPipe => Self::ClosedPipe,
+            IoKind::AlreadyExists => Self::command(format!("`{name}` exists already"))
+                .with_hint("`--force` replaces it, `-o` names another"),
             _ => Self::command(format!("cannot write `{name}`: {}", reason(error))),
         }
     }
@@ -76,19 +80,58 @@ impl Failure {
         }
     }
 
-    /// Tells the user, and gives the exit code.
-    pub(crate) fn report(&self) -> ExitCode {
-        let Self::Told { fault, message, hint } = self else { return ExitCode::SUCCESS };
+    /// The library refused a model file: whatever is wrong, it is that file, or writing the output.
+    pub(crate) fn model(name: impl Display, error: &Error) -> Self {
+        if let Error::Io { what, source } = error {
+            // Where the library knows the file, its message names it.
+            let file = what.split('`').nth(1);
+            return match what.starts_with("cannot write") {
+                true => Self::write(file.unwrap_or("output"), source),
+                false => match file {
+                    Some(file) => Self::read(file, source),
+                    None => Self::read(name, source),
+                },
+            };
+        }
+        let hint = match error.kind() {
+            ErrorKind::Truncated => {
+                "the file is incomplete: fetch it again, or `mithril repair` saves what is left"
+            }
+            ErrorKind::Corrupt => "`mithril verify` lists what is damaged, `mithril repair` saves the rest",
+            ErrorKind::Unsupported => "a later version of mithril may read it",
+            ErrorKind::Base => "name the file it was made against with `--base`",
+            ErrorKind::NotFound => "`mithril inspect` lists the tensors",
+            _ => return Self::input(format!("`{name}`: {error}")),
+        };
+        let is_container = matches!(error, Error::Tensor { .. })
+            || !matches!(error, Error::Format(FormatError::Foreign { .. } | FormatError::NotAFrame { .. }));
+        let failure = Self::input(format!("`{name}`: {error}"));
+        if is_container { failure.with_hint(hint) } else { failure }
+    }
+
+    /// Tells the user, and gives the fault; nothing when there is none.
+    pub(crate) fn tell(&self) -> Option<Fault> {
+        let (fault, message, hint) = match self {
+            Self::ClosedPipe => return None,
+            Self::Reported(fault) => return Some(*fault),
+            Self::Told { fault, message, hint } => (fault, message, hint),
+        };
         // Nobody may be reading: that does not change the exit code.
         let mut stderr = io::stderr().lock();
         let _ = writeln!(stderr, "error: {message}");
         if let Some(hint) = hint {
             let _ = writeln!(stderr, "\nhint: {hint}");
         }
-        ExitCode::from(match fault {
-            Fault::Input => 1,
-            Fault::Command => 2,
-        })
+        Some(*fault)
+    }
+
+    /// Tells the user, and gives the exit code.
+    pub(crate) fn report(&self) -> ExitCode {
+        match self.tell() {
+            None => ExitCode::SUCCESS,
+            Some(Fault::Input) => ExitCode::from(1),
+            Some(Fault::Command) => ExitCode::from(2),
+        }
     }
 }
 

@@ -54,7 +54,7 @@ impl Piece {
     pub(crate) fn n_elements(&self) -> u64 {
         match &self.shape {
             Some(shape) => shape.iter().product(),
-            None => self.bytes.len() as u64 * 8 / u64::from(self.dtype.bits()),
+            None => self.dtype.elements_in(self.bytes.len() as u64),
         }
     }
 

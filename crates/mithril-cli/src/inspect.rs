@@ -1,44 +1,178 @@
-//! `mithril inspect`: what a frame holds, without decoding it.
+//! `mithril inspect`: what a file holds, told from its headers.
 
-use crate::arguments::InspectArguments;
-use crate::failure::{Failure, print, print_json};
-use crate::pack;
+mod page;
+mod survey;
+mod tree;
+
+use crate::arguments::{InspectArguments, Sort};
+use crate::failure::{Failure, print, print_json, tell};
+use crate::open;
+use crate::source::Source;
 use crate::table::Table;
 use mithril::FrameInfo;
-use serde_json::json;
+use serde_json::{Value, json};
 use std::io::Read;
+use survey::{Survey, Tensor};
 
 /// Runs `mithril inspect`.
 pub(crate) fn run(arguments: &InspectArguments) -> Result<(), Failure> {
-    let mut source = pack::Source::open(&arguments.file)?;
-    let mut frame = Vec::new();
-    source.reader.read_to_end(&mut frame).map_err(|error| Failure::read(&source.name, &error))?;
-    let info = mithril::inspect(&frame).map_err(|error| pack::refused(&source.name, &error))?;
-    if arguments.json {
-        print_json(&to_json(&source.name, &info))
-    } else {
-        print(&render(&source.name, &info))
+    let source = Source::open(&arguments.file)?;
+    if !source.is_container() && !source.is_model() {
+        if arguments.html.is_some() {
+            return Err(Failure::command("a page is made of containers and model files only"));
+        }
+        let name = source.name.clone();
+        let info = describe_frame(source)?;
+        return match arguments.json {
+            true => print_json(&frame_to_json(&name, &info)),
+            false => print(&render_frame(&name, &info)),
+        };
+    }
+    let model = match arguments.html {
+        Some(_) => open::model(&arguments.file, &arguments.base)?,
+        None => open::model_alone(&arguments.file)?,
+    };
+    let mut survey = Survey::of(&source, &model)?;
+    sort(&mut survey.tensors, arguments.sort);
+    if let Some(path) = &arguments.html {
+        let len = page::write(&survey, &model, path, arguments.force)?;
+        tell(&format!("{}: {len} bytes", path.display()));
+        return Ok(());
+    }
+    match arguments.json {
+        true => print_json(&survey_to_json(&survey)),
+        false => print(&render(&survey, arguments.sort)),
     }
 }
 
-fn to_json(name: &str, info: &FrameInfo) -> serde_json::Value {
+/// Tensors in order; those by name stay in the order of the file, of which the tree makes its own.
+fn sort(tensors: &mut [Tensor], by: Sort) {
+    let descending = |key: fn(&Tensor) -> f64| move |a: &Tensor, b: &Tensor| key(b).total_cmp(&key(a));
+    match by {
+        Sort::Name => {}
+        Sort::Size => {
+            tensors.sort_by(descending(|tensor| tensor.stored_len.unwrap_or(tensor.raw_len) as f64))
+        }
+        Sort::Ratio => tensors.sort_by(descending(|tensor| tensor.ratio().unwrap_or(0.0))),
+        Sort::Bits => tensors.sort_by(descending(Tensor::bits_per_element)),
+    }
+}
+
+fn render(survey: &Survey, by: Sort) -> String {
+    let mut text = String::new();
+    let mut table = Table::new(2, [&survey.name, ""]);
+    for (key, value) in survey.facts() {
+        table.push([format!("  {key}"), value]);
+    }
+    text += &table.render();
+    text.push('\n');
+    text += &match by {
+        Sort::Name => tree::render(survey),
+        _ => {
+            let mut table = new_table(survey);
+            survey.tensors.iter().for_each(|tensor| push_tensor(&mut table, &tensor.name, tensor, survey));
+            table.render()
+        }
+    };
+    text
+}
+
+/// A table for tensors; columns about storage only where there is any.
+fn new_table(survey: &Survey) -> Table {
+    match survey.is_packed {
+        true => Table::new(
+            3,
+            ["tensor", "dtype", "shape", "raw", "stored", "ratio", "bits/element", "kind", "blocks"],
+        ),
+        false => Table::new(3, ["tensor", "dtype", "shape", "raw", "bits/element"]),
+    }
+}
+
+fn push_tensor(table: &mut Table, name: &str, tensor: &Tensor, survey: &Survey) {
+    let (dtype, shape) = (tensor.dtype.name().to_owned(), format!("{:?}", tensor.shape));
+    let (raw, bits) = (tensor.raw_len.to_string(), format!("{:.3}", tensor.bits_per_element()));
+    let name = name.escape_debug().to_string();
+    if !survey.is_packed {
+        return table.push([name, dtype, shape, raw, bits]);
+    }
+    table.push([
+        name,
+        dtype,
+        shape,
+        raw,
+        tensor.stored_len.unwrap_or(0).to_string(),
+        tensor.ratio().map_or("-".to_owned(), |ratio| format!("{ratio:.4}")),
+        bits,
+        tensor.kind.unwrap_or("-").to_owned(),
+        tensor.blocks_in_words(),
+    ]);
+}
+
+fn survey_to_json(survey: &Survey) -> Value {
+    let mut value = json!({
+        "file": survey.name,
+        "kind": survey.kind,
+        "file_bytes": survey.file_len,
+        "raw_bytes": survey.raw_len(),
+        "n_tensors": survey.tensors.len(),
+        "tensors": survey.tensors.iter().map(tensor_to_json).collect::<Vec<_>>(),
+    });
+    if let (Some(header), Some(value)) = (&survey.header, value.as_object_mut()) {
+        value.insert("header".to_owned(), json!(header));
+        value.insert("digest".to_owned(), json!(survey.digest));
+    }
+    value
+}
+
+fn tensor_to_json(tensor: &Tensor) -> Value {
+    let blocks: Vec<Value> =
+        tensor.blocks.iter().map(|(kind, n)| json!({"kind": kind, "n_blocks": n})).collect();
+    json!({
+        "name": tensor.name,
+        "dtype": tensor.dtype.name(),
+        "shape": tensor.shape,
+        "raw_bytes": tensor.raw_len,
+        "stored_bytes": tensor.stored_len,
+        "ratio": tensor.ratio(),
+        "bits_per_element": tensor.bits_per_element(),
+        "kind": tensor.kind,
+        "of": tensor.of,
+        "blocks": blocks,
+    })
+}
+
+fn describe_frame(source: Source) -> Result<FrameInfo, Failure> {
+    let name = source.name.clone();
+    let refused = |error: &mithril::Error| crate::pack::refused_frame(&name, error);
+    if let (Some(len), true) = (source.len, source.is_frame()) {
+        return mithril::inspect_at(&source.random_access()?, 0..len).map_err(|error| refused(&error));
+    }
+    // A pipe has to be read as a whole, and so is what turns out to be no frame.
+    let mut frame = Vec::new();
+    source.reader()?.read_to_end(&mut frame).map_err(|error| Failure::read(&name, &error))?;
+    mithril::inspect(&frame).map_err(|error| refused(&error))
+}
+
+fn frame_to_json(name: &str, info: &FrameInfo) -> Value {
     let kinds = info.block_kinds.iter().map(|&(kind, n_blocks)| json!({"kind": kind, "n_blocks": n_blocks}));
     json!({
         "file": name,
+        "kind": "frame",
         "dtype": info.dtype.name(),
         "shape": info.shape,
         "raw_bytes": info.raw_len,
         "frame_bytes": info.frame_len,
-        "ratio": ratio(info),
-        "bits_per_element": bits_per_element(info),
+        "ratio": frame_ratio(info),
+        "bits_per_element": frame_bits(info),
         "block_bytes": info.block_len,
         "checksums": info.checksums,
+        "base": info.base.map(|digest| digest.to_string()),
         "n_blocks": n_blocks(info),
         "blocks": kinds.collect::<Vec<_>>(),
     })
 }
 
-fn render(name: &str, info: &FrameInfo) -> String {
+fn render_frame(name: &str, info: &FrameInfo) -> String {
     let shape = info.shape.as_ref().map_or("not given".to_owned(), |shape| format!("{shape:?}"));
     let kinds: Vec<String> =
         info.block_kinds.iter().map(|(kind, n_blocks)| format!("{n_blocks} {kind}")).collect();
@@ -52,12 +186,15 @@ fn render(name: &str, info: &FrameInfo) -> String {
         format!(
             "{} bytes, ratio {:.4}, {:.3} bits/element",
             info.frame_len,
-            ratio(info),
-            bits_per_element(info)
+            frame_ratio(info),
+            frame_bits(info)
         ),
     );
     line("blocks", format!("{} of {} bytes: {}", n_blocks(info), info.block_len, kinds.join(", ")));
     line("checksums", if info.checksums { "one per block" } else { "none" }.to_owned());
+    if let Some(base) = info.base {
+        line("base", base.to_string());
+    }
     table.render()
 }
 
@@ -65,10 +202,10 @@ fn n_blocks(info: &FrameInfo) -> u64 {
     info.block_kinds.iter().map(|&(_, n_blocks)| n_blocks).sum()
 }
 
-fn ratio(info: &FrameInfo) -> f64 {
+fn frame_ratio(info: &FrameInfo) -> f64 {
     info.frame_len as f64 / info.raw_len.max(1) as f64
 }
 
-fn bits_per_element(info: &FrameInfo) -> f64 {
-    ratio(info) * f64::from(info.dtype.bits())
+fn frame_bits(info: &FrameInfo) -> f64 {
+    frame_ratio(info) * info.dtype.bits_per_element()
 }

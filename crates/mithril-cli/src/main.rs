@@ -3,14 +3,25 @@
 mod arguments;
 mod bench;
 mod clock;
+mod compare;
+mod completions;
+mod convert;
 mod demo;
+mod diagnose;
+mod dictionary;
+mod estimate;
+mod extract;
 mod failure;
 mod input;
 mod inspect;
+mod open;
 mod output;
 mod pack;
 mod progress;
+mod repair;
+mod source;
 mod table;
+mod verify;
 
 use arguments::{Arguments, Command};
 use clap::Parser;
@@ -24,9 +35,21 @@ fn main() -> ExitCode {
     let result = match arguments.command {
         Command::Bench(arguments) => bench::run(&arguments),
         Command::Demo(arguments) => demo::run(&arguments),
+        Command::Convert(arguments) => convert::run(&arguments),
+        Command::Merge(arguments) => convert::merge(&arguments),
+        Command::Diagnose(arguments) => diagnose::run(&arguments),
+        Command::Dictionary { command } => dictionary::run(&command),
         Command::Compress(arguments) => pack::compress(&arguments),
         Command::Decompress(arguments) => pack::decompress(&arguments),
         Command::Inspect(arguments) => inspect::run(&arguments),
+        Command::Estimate(arguments) => estimate::run(&arguments),
+        Command::Verify(arguments) => verify::run(&arguments),
+        Command::Extract(arguments) => extract::run(&arguments),
+        Command::Compare(arguments) => compare::run_compare(&arguments),
+        Command::Diff(arguments) => compare::run_diff(&arguments),
+        Command::Repair(arguments) => repair::run(&arguments),
+        Command::Completions { shell } => completions::print_completions(shell),
+        Command::Man => completions::print_manual(),
     };
     match result {
         Ok(()) => ExitCode::SUCCESS,

@@ -1,8 +1,9 @@
-//! Output files that appear whole or not at all: a temporary sibling, fsync, rename.
+//! Where output goes: stdout, a device or pipe, or a file that appears whole or not at all.
 
 use crate::failure::Failure;
+use mithril::AtomicFile;
 use std::fs::{self, File, OpenOptions};
-use std::io::{self, StdoutLock, Write};
+use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, MutexGuard, Once, PoisonError};
 
@@ -13,6 +14,8 @@ pub(crate) enum Target {
     Stdout,
     /// A file of this name.
     File(PathBuf),
+    /// Nowhere: everything is done but the writing.
+    Nowhere,
 }
 
 impl Target {
@@ -20,108 +23,86 @@ impl Target {
     pub(crate) fn named(path: &Path) -> Self {
         if path.as_os_str() == "-" { Self::Stdout } else { Self::File(path.to_owned()) }
     }
+
+    /// How messages call it.
+    pub(crate) fn name(&self) -> String {
+        match self {
+            Self::Stdout => "stdout".to_owned(),
+            Self::File(path) => path.display().to_string(),
+            Self::Nowhere => "nowhere".to_owned(),
+        }
+    }
+
+    /// The path, if it names a file that can appear at once, or one that is there already; not a device or a pipe.
+    pub(crate) fn regular_file(&self) -> Option<&Path> {
+        match self {
+            Self::File(path) if fs::metadata(path).map_or(true, |metadata| metadata.is_file()) => Some(path),
+            _ => None,
+        }
+    }
 }
 
 /// An output that is being written. Dropped without [`Output::commit`], it leaves nothing behind.
 #[derive(Debug)]
 pub(crate) struct Output {
     sink: Sink,
+    name: String,
     len: u64,
 }
 
 #[derive(Debug)]
 enum Sink {
-    Stdout(StdoutLock<'static>),
+    Stdout,
     /// A device or a pipe: bytes go there at once, and it stays what it is.
-    Special {
-        file: File,
-        path: PathBuf,
-    },
-    Sibling {
-        file: File,
-        temporary: PathBuf,
-        path: PathBuf,
-        replace: bool,
-    },
+    Special(File),
+    Atomic(AtomicFile),
+    Nowhere,
 }
 
 impl Output {
     /// Opens an output. An existing file is refused unless `replace`.
-    pub(crate) fn create(target: Target, replace: bool) -> Result<Self, Failure> {
+    pub(crate) fn create(target: &Target, replace: bool) -> Result<Self, Failure> {
         let sink = match target {
-            Target::Stdout => Sink::Stdout(io::stdout().lock()),
-            Target::File(path) => match fs::metadata(&path) {
-                Ok(metadata) if metadata.is_dir() => {
-                    return Err(Failure::command(format!(
-                        "cannot write `{}`: it is a directory",
-                        path.display()
-                    )));
+            Target::Stdout => Sink::Stdout,
+            Target::Nowhere => Sink::Nowhere,
+            Target::File(path) => match fs::metadata(path) {
+                Ok(metadata) if !metadata.is_file() && !metadata.is_dir() => {
+                    let file = OpenOptions::new().write(true).open(path);
+                    Sink::Special(file.map_err(|error| failed(path, &error))?)
                 }
-                Ok(metadata) if !metadata.is_file() => {
-                    let file =
-                        OpenOptions::new().write(true).open(&path).map_err(|error| failed(&path, &error))?;
-                    Sink::Special { file, path }
+                _ => {
+                    clean_up_on_signal();
+                    Sink::Atomic(AtomicFile::create(path, replace).map_err(|error| failed(path, &error))?)
                 }
-                Ok(_) if !replace => return Err(exists(&path)),
-                // A link stays one: what it points to is replaced.
-                Ok(_) => Self::sibling(fs::canonicalize(&path).unwrap_or(path), replace)?,
-                Err(_) => Self::sibling(path, replace)?,
             },
         };
-        Ok(Self { sink, len: 0 })
-    }
-
-    fn sibling(path: PathBuf, replace: bool) -> Result<Sink, Failure> {
-        let name = path
-            .file_name()
-            .ok_or_else(|| Failure::command(format!("`{}` names no file", path.display())))?;
-        let temporary = path.with_file_name(format!(".{}.{}.tmp", name.display(), std::process::id()));
-        remove_on_signal();
-        let mut guard = current_temporary();
-        let file = File::create_new(&temporary).map_err(|error| failed(&path, &error))?;
-        *guard = Some(temporary.clone());
-        Ok(Sink::Sibling { file, temporary, path, replace })
+        Ok(Self { sink, name: target.name(), len: 0 })
     }
 
     /// How messages call it.
-    pub(crate) fn name(&self) -> String {
-        match &self.sink {
-            Sink::Stdout(_) => "stdout".to_owned(),
-            Sink::Special { path, .. } | Sink::Sibling { path, .. } => path.display().to_string(),
-        }
+    pub(crate) fn name(&self) -> &str {
+        &self.name
     }
 
     /// Makes the output visible under its name and safe on disk; returns how many bytes it has.
     pub(crate) fn commit(mut self) -> Result<u64, Failure> {
-        let name = self.name();
-        self.persist().map_err(|error| match error.kind() {
-            io::ErrorKind::AlreadyExists => exists(Path::new(&name)),
-            _ => Failure::write(&name, &error),
-        })?;
+        let committed = self.flush().and_then(|()| match self.sink {
+            Sink::Atomic(file) => file.commit(),
+            _ => Ok(()),
+        });
+        committed.map_err(|error| failed(Path::new(&self.name), &error))?;
         Ok(self.len)
-    }
-
-    fn persist(&mut self) -> io::Result<()> {
-        self.flush()?;
-        let Sink::Sibling { file, temporary, path, replace } = &self.sink else { return Ok(()) };
-        file.sync_all()?;
-        if !replace && path.exists() {
-            return Err(io::ErrorKind::AlreadyExists.into());
-        }
-        fs::rename(temporary, path)?;
-        *current_temporary() = None;
-        let parent = path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
-        // The name is safe only once its directory is; some file systems refuse, and have no need of it.
-        let _ = File::open(parent).and_then(|directory| directory.sync_all());
-        Ok(())
     }
 }
 
 impl Write for Output {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         let len = match &mut self.sink {
-            Sink::Stdout(stdout) => stdout.write(bytes)?,
-            Sink::Special { file, .. } | Sink::Sibling { file, .. } => file.write(bytes)?,
+            // Locked for each write: containers are written by another thread than the one that opened them.
+            Sink::Stdout => io::stdout().lock().write(bytes)?,
+            Sink::Special(file) => file.write(bytes)?,
+            Sink::Atomic(file) => file.write(bytes)?,
+            Sink::Nowhere => bytes.len(),
         };
         self.len += len as u64;
         Ok(len)
@@ -129,28 +110,28 @@ impl Write for Output {
 
     fn flush(&mut self) -> io::Result<()> {
         match &mut self.sink {
-            Sink::Stdout(stdout) => stdout.flush(),
-            Sink::Special { file, .. } | Sink::Sibling { file, .. } => file.flush(),
+            Sink::Stdout => io::stdout().lock().flush(),
+            Sink::Special(file) => file.flush(),
+            Sink::Atomic(file) => file.flush(),
+            Sink::Nowhere => Ok(()),
         }
     }
 }
 
-impl Drop for Output {
-    fn drop(&mut self) {
-        if let Some(temporary) = current_temporary().take() {
-            let _ = fs::remove_file(temporary);
-        }
-    }
+/// From now on, a signal that ends the program removes this directory first.
+pub(crate) fn remove_directory_on_signal(path: &Path) {
+    clean_up_on_signal();
+    *temporary_directory() = Some(path.to_owned());
 }
 
-/// The temporary file that exists now. The program writes one output at a time.
-fn current_temporary() -> MutexGuard<'static, Option<PathBuf>> {
-    static TEMPORARY: Mutex<Option<PathBuf>> = Mutex::new(None);
-    TEMPORARY.lock().unwrap_or_else(PoisonError::into_inner)
+/// The directory that is being filled. The program fills one at a time.
+fn temporary_directory() -> MutexGuard<'static, Option<PathBuf>> {
+    static DIRECTORY: Mutex<Option<PathBuf>> = Mutex::new(None);
+    DIRECTORY.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// From now on, a signal that ends the program removes the temporary file first.
-fn remove_on_signal() {
+/// From now on, a signal that ends the program removes temporary files first.
+pub(crate) fn clean_up_on_signal() {
     use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
     static STARTED: Once = Once::new();
     STARTED.call_once(|| {
@@ -158,20 +139,14 @@ fn remove_on_signal() {
         let Ok(mut signals) = signal_hook::iterator::Signals::new([SIGHUP, SIGINT, SIGTERM]) else { return };
         std::thread::spawn(move || {
             if let Some(signal) = signals.forever().next() {
-                // Kept locked until the end, so that no file is made or renamed any more.
-                let mut temporary = current_temporary();
-                if let Some(path) = temporary.take() {
-                    let _ = fs::remove_file(path);
+                AtomicFile::abandon_all();
+                if let Some(directory) = temporary_directory().take() {
+                    let _ = fs::remove_dir_all(directory);
                 }
                 let _ = signal_hook::low_level::emulate_default_handler(signal);
             }
         });
     });
-}
-
-fn exists(path: &Path) -> Failure {
-    Failure::command(format!("`{}` exists already", path.display()))
-        .with_hint("`--force` replaces it, `-o` names another")
 }
 
 fn failed(path: &Path, error: &io::Error) -> Failure {

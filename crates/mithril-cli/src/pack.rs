@@ -1,224 +1,260 @@
-//! `mithril compress` and `mithril decompress`: one buffer to a frame and back, with bounded memory.
+//! `mithril compress` and `mithril decompress`: any number of files, each by the way that suits it.
 
-use crate::arguments::{CompressArguments, DecompressArguments};
-use crate::clock::seconds;
-use crate::failure::{Failure, tell};
-use crate::input::has_suffix;
-use crate::output::{Output, Target};
-use crate::progress::Metered;
-use mithril::{DecodeOptions, Decoder, Dtype, Encoder, Error, FormatError, FrameOptions, npy};
-use rustix::time::ClockId;
-use std::fs::File;
-use std::io::{self, BufReader, IsTerminal, Read, Write};
+mod containers;
+mod frames;
+
+pub(crate) use frames::refused as refused_frame;
+
+use crate::arguments::{CompressArguments, DecompressArguments, PackTo};
+use crate::failure::{Failure, Fault, print_json, tell};
+use crate::output::Target;
+use crate::source::{Source, is_stdio};
+use mithril::container::{Bases, SUFFIX as CONTAINER_SUFFIX};
+use serde_json::{Value, json};
+use std::io::{self, IsTerminal};
 use std::path::{Path, PathBuf};
 
 /// Suffix of frames.
-const SUFFIX: &str = "mthf";
+const FRAME_SUFFIX: &str = "mthf";
 
-/// Bytes read at a time.
-const BUFFER_LEN: usize = 1 << 20;
+/// Suffix of safetensors files whose tensors are frames.
+const FRAMED_SUFFIX: &str = "mithril.safetensors";
 
-/// Bytes that are looked at for the header of a `.npy` file.
-const NPY_HEADER_LEN: u64 = 1 << 16;
+/// What became of a file.
+struct Done {
+    source: String,
+    output: String,
+    raw_len: u64,
+    stored_len: u64,
+    seconds: f64,
+    /// What else the summary says.
+    detail: String,
+    /// What else `--json` says.
+    facts: Value,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Direction {
+    Compress,
+    Decompress,
+}
 
 /// Runs `mithril compress`.
 pub(crate) fn compress(arguments: &CompressArguments) -> Result<(), Failure> {
-    let path = &arguments.file;
-    if has_suffix(path, "safetensors") {
-        let message =
-            format!("`{}` is a file of many tensors, and `compress` takes one buffer", path.display());
-        return Err(Failure::command(message).with_hint(
-            "packing whole safetensors files is not there yet; `mithril bench` shows what it would save",
-        ));
-    }
-    let target = arguments.output.as_deref().map(Target::named).unwrap_or_else(|| match is_stdio(path) {
-        true => Target::Stdout,
-        false => Target::File(with_suffix(path)),
-    });
-    if matches!(target, Target::Stdout) && io::stdout().is_terminal() {
-        let message = "compressed data is not written to a terminal";
-        return Err(Failure::command(message).with_hint("name a file with `-o`, or send stdout to one"));
-    }
-    let source = Source::open(path)?;
-    let output = Output::create(target, arguments.force)?;
-    let dtype = match arguments.dtype {
-        Some(dtype) => dtype,
-        None => source.dtype()?,
-    };
-    let mut options = FrameOptions::default()
-        .with_dtype(dtype)
-        .with_effort(arguments.effort)
-        .with_threads(arguments.threads);
-    options.level = arguments.level;
-
-    let started = seconds(ClockId::Monotonic);
-    let source_name = source.name;
-    let output_name = output.name();
-    let mut reader = Metered::new(source.reader, source.len);
-    let refused = |error: &Error| match error {
-        Error::Io { source, .. } => Failure::write(&output_name, source),
-        _ => Failure::library(&source_name, error),
-    };
-    let mut encoder = Encoder::new(output, &options).map_err(|error| refused(&error))?;
-    let mut buffer = vec![0; BUFFER_LEN];
-    loop {
-        let len = read_some(&mut reader, &mut buffer).map_err(|error| Failure::read(&source_name, &error))?;
-        if len == 0 {
-            break;
+    check_outputs(&arguments.files, arguments.output.as_deref(), arguments.json)?;
+    let bases = open_bases(&arguments.base)?;
+    for_each(Direction::Compress, &arguments.files, arguments.json, |path| {
+        if path.is_dir() {
+            let output = directory_output(path, arguments.output.as_deref(), arguments.dry_run, || {
+                append_suffix(&trimmed(path), CONTAINER_SUFFIX)
+            })?;
+            return containers::compress_directory(path, &output, arguments, &bases);
         }
-        encoder.write_all(&buffer[..len]).map_err(|error| match library_error(&error) {
-            Some(error) => refused(error),
-            None => Failure::write(&output_name, &error),
-        })?;
-    }
-    let output = encoder.finish().map_err(|error| refused(&error))?;
-    let raw_len = reader.finish();
-    let coded_len = output.commit()?;
-    let ratio = coded_len as f64 / raw_len.max(1) as f64;
-    let rate = rate(raw_len, started);
-    let dtype = dtype.name();
-    tell(&format!(
-        "{source_name} -> {output_name}: {raw_len} -> {coded_len} bytes ({ratio:.4}) as {dtype}, {rate}"
-    ));
-    Ok(())
+        let source = Source::open(path)?;
+        let is_model = arguments.dtype.is_none() && source.is_model();
+        let suffix = match (is_model, arguments.to) {
+            (true, PackTo::Container) => CONTAINER_SUFFIX,
+            (true, PackTo::Safetensors) => FRAMED_SUFFIX,
+            (false, _) => FRAME_SUFFIX,
+        };
+        let target = match (&arguments.output, arguments.dry_run) {
+            (_, true) => Target::Nowhere,
+            (Some(output), _) => named_target(output, &append_suffix(path, suffix)),
+            (None, _) if is_stdio(path) => Target::Stdout,
+            (None, _) => Target::File(append_suffix(path, suffix)),
+        };
+        if matches!(target, Target::Stdout) && io::stdout().is_terminal() {
+            let message = "compressed data is not written to a terminal";
+            return Err(Failure::command(message).with_hint("name a file with `-o`, or send stdout to one"));
+        }
+        match is_model {
+            true => containers::compress(source, &target, arguments, &bases),
+            false => frames::compress(source, &target, arguments),
+        }
+    })
 }
 
 /// Runs `mithril decompress`.
 pub(crate) fn decompress(arguments: &DecompressArguments) -> Result<(), Failure> {
-    let path = &arguments.file;
-    let target = match &arguments.output {
-        Some(output) => Target::named(output),
-        None if is_stdio(path) => Target::Stdout,
-        None if has_suffix(path, SUFFIX) => Target::File(path.with_extension("")),
-        None => {
-            let message =
-                format!("`{}` does not end in `.{SUFFIX}`, so the output has no name", path.display());
-            return Err(Failure::command(message).with_hint("name it with `-o`"));
+    check_outputs(&arguments.files, arguments.output.as_deref(), arguments.json)?;
+    let bases = open_bases(&arguments.base)?;
+    for_each(Direction::Decompress, &arguments.files, arguments.json, |path| {
+        if path.is_dir() {
+            let output = directory_output(path, arguments.output.as_deref(), arguments.dry_run, || {
+                without_suffix(&trimmed(path)).unwrap_or_else(|| append_suffix(&trimmed(path), "restored"))
+            })?;
+            return containers::decompress_directory(path, &output, arguments, &bases);
         }
-    };
-    let source = Source::open(path)?;
-    let started = seconds(ClockId::Monotonic);
-    let source_name = source.name;
-    let options = DecodeOptions::default().with_threads(arguments.threads);
-    let reader = Metered::new(source.reader, source.len);
-    let mut decoder =
-        Decoder::with_options(reader, &options).map_err(|error| refused(&source_name, &error))?;
-    // Only now: a file that is no frame at all must not cost the user an existing output, nor a hint about it.
-    let mut output = Output::create(target, arguments.force)?;
-    let output_name = output.name();
-    let mut buffer = vec![0; BUFFER_LEN];
-    let mut raw_len = 0;
-    loop {
-        let len = read_some(&mut decoder, &mut buffer).map_err(|error| match library_error(&error) {
-            Some(error) => refused(&source_name, error),
-            None => Failure::read(&source_name, &error),
-        })?;
-        if len == 0 {
-            break;
-        }
-        output.write_all(&buffer[..len]).map_err(|error| Failure::write(&output_name, &error))?;
-        raw_len += len as u64;
-    }
-    let coded_len = decoder.into_inner().finish();
-    output.commit()?;
-    let rate = rate(raw_len, started);
-    tell(&format!("{source_name} -> {output_name}: {coded_len} -> {raw_len} bytes, {rate}"));
-    Ok(())
-}
-
-/// Where bytes come from.
-pub(crate) struct Source {
-    /// How messages call it.
-    pub(crate) name: String,
-    /// Its bytes.
-    pub(crate) reader: Box<dyn Read>,
-    /// How many there are, if that is known.
-    pub(crate) len: Option<u64>,
-    path: Option<PathBuf>,
-}
-
-impl Source {
-    /// Opens a file, or stdin for `-`.
-    pub(crate) fn open(path: &Path) -> Result<Self, Failure> {
-        if is_stdio(path) {
-            return Ok(Self {
-                name: "stdin".to_owned(),
-                reader: Box::new(io::stdin().lock()),
-                len: None,
-                path: None,
-            });
-        }
-        let failed = |error: io::Error| Failure::read(path.display(), &error);
-        let file = File::open(path).map_err(failed)?;
-        let metadata = file.metadata().map_err(failed)?;
-        if metadata.is_dir() {
-            return Err(failed(io::ErrorKind::IsADirectory.into()));
-        }
-        Ok(Self {
-            name: path.display().to_string(),
-            reader: Box::new(BufReader::with_capacity(BUFFER_LEN, file)),
-            len: metadata.is_file().then_some(metadata.len()),
-            path: Some(path.to_owned()),
-        })
-    }
-
-    /// The type of its numbers, as far as the file itself says so.
-    fn dtype(&self) -> Result<Dtype, Failure> {
-        let Some(path) = self.path.as_deref().filter(|path| has_suffix(path, "npy")) else {
-            return Ok(Dtype::Bytes);
+        let source = Source::open(path)?;
+        let target = match (&arguments.output, arguments.dry_run) {
+            (_, true) => Target::Nowhere,
+            (Some(output), _) => named_target(output, &without_suffix(path).unwrap_or(path.to_owned())),
+            (None, _) if is_stdio(path) => Target::Stdout,
+            (None, _) => Target::File(without_suffix(path).ok_or_else(|| {
+                let name = path.display();
+                let message = format!(
+                    "`{name}` ends neither in `.{CONTAINER_SUFFIX}` nor in `.{FRAME_SUFFIX}`, so the output has no name"
+                );
+                Failure::command(message).with_hint("name it with `-o`")
+            })?),
         };
-        let mut head = Vec::new();
-        let file = File::open(path).map_err(|error| Failure::read(&self.name, &error))?;
-        file.take(NPY_HEADER_LEN)
-            .read_to_end(&mut head)
-            .map_err(|error| Failure::read(&self.name, &error))?;
-        // An array of a type that we do not know, or a damaged header, is still bytes.
-        Ok(npy::parse(&head).map_or(Dtype::Bytes, |array| array.dtype))
-    }
-}
-
-/// A file that is no intact frame, with the cure for the likely mistakes.
-pub(crate) fn refused(name: &str, error: &Error) -> Failure {
-    let failure = Failure::library(name, error);
-    match error {
-        Error::Format(FormatError::NotAFrame { .. }) => {
-            failure.with_hint("only files made by `mithril compress` can be read")
+        if source.is_framed() {
+            return containers::decompress_framed(source, &target, arguments);
         }
-        _ => failure,
+        match source.is_container() {
+            true => containers::decompress(source, &target, arguments, &bases),
+            false => frames::decompress(source, &target, arguments),
+        }
+    })
+}
+
+/// What cannot be meant is refused before any work.
+fn check_outputs(files: &[PathBuf], output: Option<&Path>, json: bool) -> Result<(), Failure> {
+    let to_stdout =
+        output.is_some_and(is_stdio) || output.is_none() && files.iter().any(|file| is_stdio(file));
+    if json && to_stdout {
+        return Err(Failure::command("`--json` and the data cannot both go to stdout")
+            .with_hint("name a file with `-o`"));
+    }
+    let n_directories = files.iter().filter(|file| file.is_dir()).count();
+    match output {
+        Some(_) if files.len() > 1 && n_directories > 0 => {
+            Err(Failure::command("`-o` cannot name the output of a directory and of something else"))
+        }
+        Some(output) if files.len() > 1 && !is_stdio(output) && !output.is_dir() => {
+            let message = format!("several files cannot all become `{}`", output.display());
+            Err(Failure::command(message).with_hint("`-o` may name a directory that exists"))
+        }
+        _ => Ok(()),
     }
 }
 
-/// Reads until the buffer is full or the data ends.
-fn read_some(reader: &mut impl Read, buffer: &mut [u8]) -> io::Result<usize> {
-    let mut len = 0;
-    while len < buffer.len() {
-        match reader.read(&mut buffer[len..]) {
-            Ok(0) => break,
-            Ok(n) => len += n,
-            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-            Err(error) => return Err(error),
+/// The bases that the user named.
+pub(crate) fn open_bases(paths: &[PathBuf]) -> Result<Bases, Failure> {
+    Bases::open_paths(paths).map_err(|error| {
+        let names: Vec<String> = paths.iter().map(|path| path.display().to_string()).collect();
+        Failure::model(names.join("`, `"), &error)
+    })
+}
+
+/// Does every file, and sums up. One that fails does not keep the others from being done.
+fn for_each(
+    direction: Direction,
+    files: &[PathBuf],
+    json: bool,
+    mut one: impl FnMut(&Path) -> Result<Done, Failure>,
+) -> Result<(), Failure> {
+    let mut done = Vec::new();
+    let mut worst: Option<Fault> = None;
+    for file in files {
+        match one(file) {
+            Ok(file) => {
+                if !json {
+                    tell(&summary(direction, &file));
+                }
+                done.push(file);
+            }
+            Err(failure) if files.len() == 1 => return Err(failure),
+            Err(failure) => worst = worst.max(failure.tell()),
         }
     }
-    Ok(len)
+    let sum = |len: fn(&Done) -> u64| done.iter().map(len).sum::<u64>();
+    let (raw_len, stored_len) = (sum(|file| file.raw_len), sum(|file| file.stored_len));
+    let seconds = done.iter().map(|file| file.seconds).sum();
+    if json {
+        print_json(&json!({
+            "files": done.iter().map(to_json).collect::<Vec<_>>(),
+            "raw_bytes": raw_len,
+            "stored_bytes": stored_len,
+            "n_failed": files.len() - done.len(),
+        }))?;
+    } else if files.len() > 1 {
+        let sizes = sizes(direction, raw_len, stored_len, seconds);
+        tell(&format!("{} of {} files: {sizes}", done.len(), files.len()));
+    }
+    worst.map_or(Ok(()), |fault| Err(Failure::Reported(fault)))
 }
 
-/// The library's own error, where an `io::Error` carries one.
-fn library_error(error: &io::Error) -> Option<&Error> {
-    error.get_ref().and_then(|inner| inner.downcast_ref())
+fn summary(direction: Direction, file: &Done) -> String {
+    let sizes = sizes(direction, file.raw_len, file.stored_len, file.seconds);
+    let detail = if file.detail.is_empty() { String::new() } else { format!(", {}", file.detail) };
+    format!("{} -> {}: {sizes}{detail}", file.source, file.output)
 }
 
-/// The name of a file's frame: its own, with our suffix behind it.
-fn with_suffix(path: &Path) -> PathBuf {
+fn sizes(direction: Direction, raw_len: u64, stored_len: u64, seconds: f64) -> String {
+    let rate = raw_len as f64 / 1e9 / seconds.max(1e-9);
+    match direction {
+        Direction::Compress => {
+            let ratio = stored_len as f64 / raw_len.max(1) as f64;
+            format!("{raw_len} -> {stored_len} bytes ({ratio:.4}), {rate:.2} GB/s")
+        }
+        Direction::Decompress => format!("{stored_len} -> {raw_len} bytes, {rate:.2} GB/s"),
+    }
+}
+
+fn to_json(file: &Done) -> Value {
+    let mut value = json!({
+        "file": file.source,
+        "output": file.output,
+        "raw_bytes": file.raw_len,
+        "stored_bytes": file.stored_len,
+        "ratio": file.stored_len as f64 / file.raw_len.max(1) as f64,
+        "seconds": file.seconds,
+    });
+    if let (Some(value), Some(facts)) = (value.as_object_mut(), file.facts.as_object()) {
+        value.extend(facts.clone());
+    }
+    value
+}
+
+/// What `-o` means for an output that would have this name: the file, or a place in the directory.
+fn named_target(output: &Path, default: &Path) -> Target {
+    match default.file_name() {
+        Some(name) if output.is_dir() => Target::File(output.join(name)),
+        _ => Target::named(output),
+    }
+}
+
+/// The name of a file once it is compressed: its own, with our suffix behind it.
+fn append_suffix(path: &Path, suffix: &str) -> PathBuf {
     let mut name = path.as_os_str().to_owned();
     name.push(".");
-    name.push(SUFFIX);
+    name.push(suffix);
     name.into()
 }
 
-fn is_stdio(path: &Path) -> bool {
-    path.as_os_str() == "-"
+/// Where the files of a directory go.
+fn directory_output(
+    path: &Path,
+    output: Option<&Path>,
+    dry_run: bool,
+    default: impl FnOnce() -> PathBuf,
+) -> Result<PathBuf, Failure> {
+    match output {
+        _ if dry_run => Err(Failure::command(format!(
+            "`{}` is a directory, of which `--dry-run` cannot say anything",
+            path.display()
+        ))),
+        Some(output) if is_stdio(output) => {
+            Err(Failure::command(format!("`{}` is a directory, which cannot go to stdout", path.display())))
+        }
+        Some(output) => Ok(output.to_owned()),
+        None => Ok(default()),
+    }
 }
 
-fn rate(raw_len: u64, started: f64) -> String {
-    format!("{:.2} GB/s", raw_len as f64 / 1e9 / (seconds(ClockId::Monotonic) - started).max(1e-9))
+/// A path without a slash at its end.
+fn trimmed(path: &Path) -> PathBuf {
+    path.components().collect()
+}
+
+/// The name of a compressed file once it is restored.
+fn without_suffix(path: &Path) -> Option<PathBuf> {
+    if let Some(name) =
+        path.file_name().and_then(|name| name.to_str()?.strip_suffix(FRAMED_SUFFIX)?.strip_suffix('.'))
+    {
+        return Some(path.with_file_name(name));
+    }
+    let is_ours = |suffix: &str| crate::input::has_suffix(path, suffix);
+    (is_ours(CONTAINER_SUFFIX) || is_ours(FRAME_SUFFIX)).then(|| path.with_extension(""))
 }

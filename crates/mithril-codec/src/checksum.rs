@@ -11,6 +11,9 @@
 /// Lanes of the checksum.
 pub(crate) const LANES: usize = 64;
 
+/// Bytes of which every lane takes one word.
+const ROUND_LEN: usize = 4 * LANES;
+
 /// Multiplier of a lane's step.
 const STEP: u32 = 0x9E37_79B1;
 /// Multiplier of the fold.
@@ -19,17 +22,70 @@ const FOLD: u64 = 0x9E37_79B9_7F4A_7C15;
 /// The checksum of `bytes`, as defined in `docs/format/frame.md`, "Checksum".
 pub fn checksum(bytes: &[u8]) -> u64 {
     let mut lanes = [0u32; LANES];
-    let (whole, tail) = bytes.as_chunks::<{ 4 * LANES }>();
-    match crate::arch::avx2() {
-        Some(avx2) => avx2.checksum_lanes(&mut lanes, whole),
-        None => step_lanes(&mut lanes, whole),
+    let (whole, tail) = bytes.as_chunks::<ROUND_LEN>();
+    step_rounds(&mut lanes, whole);
+    finish(lanes, tail, bytes.len() as u64)
+}
+
+/// Takes bytes in pieces; gives the [`checksum`] of all of them.
+#[derive(Debug, Clone)]
+pub struct Checksummer {
+    lanes: [u32; LANES],
+    /// The bytes that do not fill a round yet, at the front.
+    pending: [u8; ROUND_LEN],
+    len: u64,
+}
+
+impl Default for Checksummer {
+    fn default() -> Self {
+        Self { lanes: [0; LANES], pending: [0; ROUND_LEN], len: 0 }
     }
+}
+
+impl Checksummer {
+    /// Takes the next bytes.
+    pub fn update(&mut self, mut bytes: &[u8]) {
+        let n_pending = self.n_pending();
+        self.len += bytes.len() as u64;
+        if n_pending > 0 {
+            let (head, rest) = bytes.split_at(bytes.len().min(ROUND_LEN - n_pending));
+            self.pending[n_pending..n_pending + head.len()].copy_from_slice(head);
+            bytes = rest;
+            if n_pending + head.len() < ROUND_LEN {
+                return;
+            }
+            step_rounds(&mut self.lanes, &[self.pending]);
+        }
+        let (whole, tail) = bytes.as_chunks::<ROUND_LEN>();
+        step_rounds(&mut self.lanes, whole);
+        self.pending[..tail.len()].copy_from_slice(tail);
+    }
+
+    /// The checksum of everything taken so far.
+    pub fn finish(&self) -> u64 {
+        finish(self.lanes, &self.pending[..self.n_pending()], self.len)
+    }
+
+    fn n_pending(&self) -> usize {
+        usize::try_from(self.len % ROUND_LEN as u64).expect("less than a round")
+    }
+}
+
+fn step_rounds(lanes: &mut [u32; LANES], rounds: &[[u8; ROUND_LEN]]) {
+    match crate::arch::avx2() {
+        Some(avx2) => avx2.checksum_lanes(lanes, rounds),
+        None => step_lanes(lanes, rounds),
+    }
+}
+
+/// Takes the bytes that fill no round, and folds the lanes.
+fn finish(mut lanes: [u32; LANES], tail: &[u8], len: u64) -> u64 {
     if !tail.is_empty() {
-        let mut padded = [0; 4 * LANES];
+        let mut padded = [0; ROUND_LEN];
         padded[..tail.len()].copy_from_slice(tail);
         step_lanes(&mut lanes, &[padded]);
     }
-    let mut sum = (bytes.len() as u64).wrapping_mul(FOLD);
+    let mut sum = len.wrapping_mul(FOLD);
     for pair in lanes.as_chunks::<2>().0 {
         sum = (sum ^ (u64::from(pair[0]) | u64::from(pair[1]) << 32)).wrapping_mul(FOLD);
         sum ^= sum >> 29;
@@ -90,6 +146,19 @@ mod tests {
         let sums: Vec<u64> = (0..600).map(|len| checksum(&vec![0; len])).collect();
         for (len, sum) in sums.iter().enumerate() {
             assert!(!sums[..len].contains(sum), "length {len}");
+        }
+    }
+
+    #[test]
+    fn pieces_give_the_sum_of_the_whole() {
+        let bytes = sample(3000);
+        for piece_len in [1, 7, 255, 256, 257, 1000, 3000] {
+            let mut checksummer = Checksummer::default();
+            for (piece_idx, piece) in bytes.chunks(piece_len).enumerate() {
+                checksummer.update(piece);
+                let end = piece_idx * piece_len + piece.len();
+                assert_eq!(checksummer.finish(), checksum(&bytes[..end]), "pieces of {piece_len}, {end}");
+            }
         }
     }
 

@@ -11,6 +11,9 @@ pub(crate) mod kind {
     pub(crate) const PALETTE: u8 = 4;
     pub(crate) const SPARSE: u8 = 5;
     pub(crate) const ROWS: u8 = 6;
+    pub(crate) const SAME: u8 = 8;
+    pub(crate) const DIFFERENCE: u8 = 9;
+    pub(crate) const XOR: u8 = 10;
 }
 
 /// Coders of the symbols of bit fields.
@@ -48,8 +51,11 @@ mod tests {
             kind::PALETTE,
             kind::SPARSE,
             kind::ROWS,
+            kind::SAME,
+            kind::DIFFERENCE,
+            kind::XOR,
         ];
-        assert_eq!(kinds, [0, 1, 2, 3, 4, 5, 6]);
+        assert_eq!(kinds, [0, 1, 2, 3, 4, 5, 6, 8, 9, 10]);
         let symbols = [
             symbols::CONSTANT,
             symbols::RANS8,

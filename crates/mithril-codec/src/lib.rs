@@ -8,7 +8,10 @@
 //! * [`transform`]: reversible rearrangements.
 //! * [`entropy`]: coders, from symbols to fewer bytes.
 //! * [`Contexts`]: rows and columns in classes, a table for each.
+//! * [`delta`]: elements as differences from those of a base.
 //! * [`block`]: a [`block::Recipe`] applied to some elements, and undone.
+//! * [`df11`]: DFloat11, weights for GPUs to decode.
+//! * `dictionary`: zstd dictionaries for small records (feature `zstd`).
 //! * [`checksum()`]: finds damage.
 
 mod arch;
@@ -16,6 +19,10 @@ pub mod block;
 mod bytes;
 mod checksum;
 mod contexts;
+pub mod delta;
+pub mod df11;
+#[cfg(feature = "zstd")]
+pub mod dictionary;
 mod dtype;
 pub mod entropy;
 mod error;
@@ -25,7 +32,7 @@ pub mod transform;
 #[cfg(feature = "fuzzing")]
 #[doc(hidden)]
 pub use arch::without_kernels;
-pub use checksum::checksum;
+pub use checksum::{Checksummer, checksum};
 pub use contexts::{Contexts, MAX_CLASSES, MAX_LISTED};
 pub use dtype::Dtype;
 pub use error::CodecError;

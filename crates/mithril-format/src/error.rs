@@ -12,6 +12,40 @@ pub enum FormatError {
         /// The first bytes, in hexadecimal.
         found: String,
     },
+    /// The first bytes are not ours.
+    #[error("not a mithril container: expected `MCKP` at the start, found `{found}`")]
+    NotAContainer {
+        /// The first bytes, in hexadecimal.
+        found: String,
+    },
+    /// The last bytes are not those of a container.
+    #[error(
+        "no footer at offset {offset}: the container was not written to its end, is cut off, or has bytes behind it"
+    )]
+    NoFooter {
+        /// Where it should stand.
+        offset: u64,
+    },
+    /// Header or index do not decode.
+    #[error("{what} at offset {offset}: {source}")]
+    Section {
+        /// Which part.
+        what: &'static str,
+        /// Where it starts.
+        offset: u64,
+        /// What is wrong with it.
+        source: CodecError,
+    },
+    /// JSON that does not say what it must.
+    #[error("{what} at offset {offset}: {reason}")]
+    Json {
+        /// Which part.
+        what: &'static str,
+        /// Where it starts.
+        offset: u64,
+        /// What is wrong with it.
+        reason: String,
+    },
     /// Written by a later version.
     #[error("format version {found} is not known to this version, which reads up to {supported}")]
     UnsupportedVersion {
@@ -64,6 +98,18 @@ pub enum FormatError {
         /// The rule that is broken.
         what: &'static str,
         /// Where.
+        offset: u64,
+    },
+    /// An entry of a container's index breaks a rule.
+    #[error("entry {entry_idx} `{name}` of the index at offset {offset}: {what}")]
+    Entry {
+        /// Number of the entry.
+        entry_idx: u64,
+        /// Its name, as far as a message can carry it; empty before it is known, and for glue.
+        name: String,
+        /// The rule that is broken.
+        what: &'static str,
+        /// Where the index starts.
         offset: u64,
     },
     /// The checksum of the header or of the trailer is wrong.
@@ -120,4 +166,36 @@ pub enum FormatError {
         /// Which rule.
         reason: String,
     },
+}
+
+/// Why a source could not be read: the system, or the bytes.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum ReadError {
+    /// The system refused.
+    #[error(transparent)]
+    Io(#[from] std::io::Error),
+    /// The bytes are at fault.
+    #[error(transparent)]
+    Format(#[from] FormatError),
+}
+
+impl FormatError {
+    /// The same fault, counted from the start of a file in which the damaged part starts at this offset.
+    #[must_use]
+    pub(crate) fn within(mut self, start: u64) -> Self {
+        match &mut self {
+            Self::Unknown { offset, .. }
+            | Self::Truncated { offset, .. }
+            | Self::TrailingData { offset, .. }
+            | Self::Limit { offset, .. }
+            | Self::Corrupt { offset, .. }
+            | Self::Checksum { offset, .. }
+            | Self::Shared { offset, .. }
+            | Self::Block { offset, .. }
+            | Self::BlockChecksum { offset, .. } => *offset += start,
+            _ => {}
+        }
+        self
+    }
 }

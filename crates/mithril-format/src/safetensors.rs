@@ -1,22 +1,20 @@
 //! The header of safetensors files: which tensor lies where.
+//!
+//! `[8 bytes]` header length, the header in JSON, the tensors' bytes. What the official parser accepts is accepted,
+//! and so are files with holes between or behind tensors. A header that contradicts itself is refused.
 
-use crate::FormatError;
-use crate::limits::MAX_SAFETENSORS_HEADER_LEN;
+use crate::checked_reader::CheckedReader;
+use crate::limits::{MAX_RANK, MAX_SAFETENSORS_HEADER_LEN};
+use crate::tensor_info::{in_order, len_of_shape, shown};
+use crate::{FormatError, ReadAt, ReadError};
 use mithril_codec::Dtype;
-use std::ops::Range;
+use serde::de::{Deserialize, Deserializer, Error as _, IgnoredAny, MapAccess, SeqAccess, Visitor};
+use std::collections::BTreeMap;
+use std::fmt;
 
-/// A tensor of a safetensors file.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct TensorInfo {
-    /// Its name.
-    pub name: String,
-    /// Type of its elements.
-    pub dtype: Dtype,
-    /// Its dimensions.
-    pub shape: Vec<u64>,
-    /// Its bytes, counted from the start of the file.
-    pub bytes: Range<u64>,
-}
+pub use crate::tensor_info::TensorInfo;
+
+const FORMAT: &str = "safetensors";
 
 /// Bytes up to the end of the header, from the first eight bytes of a file.
 ///
@@ -37,105 +35,248 @@ pub fn header_end(first: [u8; 8]) -> Result<u64, FormatError> {
 /// `head` is the file up to the end of its header, `file_len` the length of the whole file.
 ///
 /// # Errors
-/// When the header is no valid JSON, or a tensor does not lie in the file or does not fit its shape.
+/// When the header is no valid JSON, a tensor does not lie in the file or does not fit its shape, or two tensors share
+/// bytes or a name.
 pub fn tensors(head: &[u8], file_len: u64) -> Result<Vec<TensorInfo>, FormatError> {
-    let first = head.first_chunk().ok_or_else(|| invalid("no room for the header length".to_owned()))?;
-    let end = header_end(*first)?;
-    let json = usize::try_from(end).ok().and_then(|end| head.get(8..end));
-    let json = json.ok_or_else(|| invalid("the header is cut off".to_owned()))?;
-    let header: serde_json::Map<String, serde_json::Value> = serde_json::from_slice(json)
-        .map_err(|error| invalid(format!("header is no JSON object: {error}")))?;
-    let mut tensors = Vec::with_capacity(header.len());
-    for (name, entry) in header {
-        if name != "__metadata__" {
-            let tensor = tensor(&name, &entry, end, file_len);
-            tensors.push(tensor.map_err(|reason| invalid(format!("tensor `{name}`: {reason}")))?);
-        }
-    }
-    tensors.sort_by_key(|tensor| (tensor.bytes.start, tensor.bytes.end));
-    Ok(tensors)
+    Ok(parse(head, file_len)?.0)
 }
 
-fn tensor(
-    name: &str,
-    entry: &serde_json::Value,
+/// The texts that a header has under `__metadata__`. `head` is the file up to the end of its header.
+///
+/// # Errors
+/// When the header is no valid JSON, or the metadata are something else than texts.
+pub fn metadata(head: &[u8]) -> Result<BTreeMap<String, String>, FormatError> {
+    Ok(json(head)?.metadata)
+}
+
+/// The tensors of a file, in the order of their bytes.
+///
+/// # Errors
+/// As [`tensors`], or when the file cannot be read.
+pub fn read(source: &dyn ReadAt) -> Result<Vec<TensorInfo>, ReadError> {
+    let reader = CheckedReader::new(source, FORMAT)?;
+    Ok(tensors(&read_head(&reader)?, reader.len())?)
+}
+
+/// A file up to the end of its header.
+fn read_head(reader: &CheckedReader<'_>) -> Result<Vec<u8>, ReadError> {
+    let first = reader.start(8)?;
+    let first = first.first_chunk().ok_or_else(|| invalid("no room for the header length"))?;
+    reader.read(0, header_end(*first)?, "header")
+}
+
+/// Whether the start of a file looks like safetensors: a header length that fits the file, then an object.
+pub(crate) fn is_plausible(start: &[u8], file_len: u64) -> bool {
+    let Some((first, json)) = start.split_first_chunk() else { return false };
+    header_end(*first).is_ok_and(|end| end <= file_len && end > 9)
+        && json.trim_ascii_start().starts_with(b"{")
+}
+
+fn parse(head: &[u8], file_len: u64) -> Result<(Vec<TensorInfo>, BTreeMap<String, String>), FormatError> {
+    let header = json(head)?;
+    let end = head.first_chunk().map_or(Ok(0), |first| header_end(*first))?;
+    let mut tensors = Vec::with_capacity(header.entries.len());
+    for (name, entry) in header.entries {
+        let reason = |reason: String| invalid(format!("tensor `{}`: {reason}", shown(&name)));
+        let (dtype, shape, bytes) = place(entry, end, file_len).map_err(reason)?;
+        tensors.push(TensorInfo { name, dtype, shape, bytes });
+    }
+    Ok((in_order(tensors, FORMAT)?, header.metadata))
+}
+
+fn json(head: &[u8]) -> Result<Header, FormatError> {
+    let first = head.first_chunk().ok_or_else(|| invalid("no room for the header length"))?;
+    let end = header_end(*first)?;
+    let json = usize::try_from(end).ok().and_then(|end| head.get(8..end));
+    let json = json.ok_or_else(|| invalid("the header is cut off"))?;
+    serde_json::from_slice(json).map_err(|error| invalid(format!("header: {error}")))
+}
+
+fn place(
+    entry: Entry,
     header_end: u64,
     file_len: u64,
-) -> Result<TensorInfo, String> {
-    let dtype_name = entry["dtype"].as_str().ok_or("no dtype")?;
-    let dtype = Dtype::from_name(dtype_name).ok_or_else(|| format!("unknown dtype `{dtype_name}`"))?;
-    let numbers = |key: &str| -> Result<Vec<u64>, String> {
-        let list = entry[key].as_array().ok_or_else(|| format!("no `{key}`"))?;
-        list.iter()
-            .map(|n| n.as_u64().ok_or_else(|| format!("`{key}` holds something else than numbers")))
-            .collect()
-    };
-    let shape = numbers("shape")?;
-    let offsets = numbers("data_offsets")?;
-    let &[start, end] = offsets.as_slice() else { return Err("`data_offsets` are not two".to_owned()) };
-    let n_elements = shape.iter().try_fold(1u64, |n, &dimension| n.checked_mul(dimension));
-    let len = n_elements.and_then(|n| dtype.len_of(n)).ok_or("shape is too large")?;
+) -> Result<(Dtype, Vec<u64>, std::ops::Range<u64>), String> {
+    let Entry { dtype, shape, offsets: [start, end] } = entry;
+    let len = len_of_shape(dtype, &shape).ok_or("shape is too large, or does not fill whole bytes")?;
     if end.checked_sub(start) != Some(len) {
         return Err(format!("shape takes {len} bytes, offsets {start} to {end} do not"));
     }
     let absolute = |offset: u64| header_end.checked_add(offset).filter(|&at| at <= file_len);
-    let bytes = absolute(start)
+    let (start, end) = absolute(start)
         .zip(absolute(end))
         .ok_or_else(|| format!("lies behind the end of the file ({file_len} bytes)"))?;
-    Ok(TensorInfo { name: name.to_owned(), dtype, shape, bytes: bytes.0..bytes.1 })
+    Ok((dtype, shape, start..end))
 }
 
-fn invalid(reason: String) -> FormatError {
-    FormatError::Foreign { format: "safetensors", reason }
+fn invalid(reason: impl Into<String>) -> FormatError {
+    FormatError::Foreign { format: FORMAT, reason: reason.into() }
+}
+
+/// What the JSON says. Entries are kept in a list: a map would take the last of two equal names in silence.
+struct Header {
+    entries: Vec<(String, Entry)>,
+    metadata: BTreeMap<String, String>,
+}
+
+/// What the JSON says of a tensor.
+struct Entry {
+    dtype: Dtype,
+    shape: Vec<u64>,
+    offsets: [u64; 2],
+}
+
+impl<'de> Deserialize<'de> for Header {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct Object;
+        impl<'de> Visitor<'de> for Object {
+            type Value = Header;
+
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("a JSON object of tensors")
+            }
+
+            fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Header, A::Error> {
+                let mut entries = Vec::new();
+                let mut metadata = None;
+                while let Some(name) = map.next_key::<String>()? {
+                    if name == "__metadata__" {
+                        let texts: Texts = map
+                            .next_value()
+                            .map_err(|error| A::Error::custom(format!("`__metadata__`: {error}")))?;
+                        if metadata.replace(texts.0).is_some() {
+                            return Err(A::Error::custom("`__metadata__` is there twice"));
+                        }
+                    } else {
+                        let entry: Entry = map.next_value().map_err(|error| {
+                            A::Error::custom(format!("tensor `{}`: {error}", shown(&name)))
+                        })?;
+                        entries.push((name, entry));
+                    }
+                }
+                Ok(Header { entries, metadata: metadata.unwrap_or_default() })
+            }
+        }
+        deserializer.deserialize_map(Object)
+    }
+}
+
+impl<'de> Deserialize<'de> for Entry {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct Object;
+        impl<'de> Visitor<'de> for Object {
+            type Value = Entry;
+
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("an object with `dtype`, `shape` and `data_offsets`")
+            }
+
+            fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Entry, A::Error> {
+                let (mut dtype, mut shape, mut offsets) = (None, None, None);
+                let twice = |key: &str| A::Error::custom(format!("`{key}` is there twice"));
+                while let Some(key) = map.next_key::<String>()? {
+                    match key.as_str() {
+                        "dtype" => {
+                            let name: String = map.next_value()?;
+                            let known = dtype_of(&name).ok_or_else(|| {
+                                A::Error::custom(format!("unknown dtype `{}`", shown(&name)))
+                            })?;
+                            if dtype.replace(known).is_some() {
+                                return Err(twice("dtype"));
+                            }
+                        }
+                        "shape" => {
+                            if shape.replace(map.next_value::<Dimensions>()?.0).is_some() {
+                                return Err(twice("shape"));
+                            }
+                        }
+                        "data_offsets" => {
+                            if offsets.replace(map.next_value::<[u64; 2]>()?).is_some() {
+                                return Err(twice("data_offsets"));
+                            }
+                        }
+                        // The official parser skips what it does not know.
+                        _ => {
+                            map.next_value::<IgnoredAny>()?;
+                        }
+                    }
+                }
+                let missing = |key: &str| A::Error::custom(format!("no `{key}`"));
+                Ok(Entry {
+                    dtype: dtype.ok_or_else(|| missing("dtype"))?,
+                    shape: shape.ok_or_else(|| missing("shape"))?,
+                    offsets: offsets.ok_or_else(|| missing("data_offsets"))?,
+                })
+            }
+        }
+        deserializer.deserialize_map(Object)
+    }
+}
+
+/// The dtype of exactly this name, if it is one of safetensors.
+fn dtype_of(name: &str) -> Option<Dtype> {
+    Dtype::ALL
+        .iter()
+        .copied()
+        .find(|dtype| dtype.name() == name && *dtype != Dtype::Bytes && !dtype.is_quantized())
+}
+
+/// The dimensions of a tensor, no more than can be kept.
+struct Dimensions(Vec<u64>);
+
+impl<'de> Deserialize<'de> for Dimensions {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct List;
+        impl<'de> Visitor<'de> for List {
+            type Value = Dimensions;
+
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("a list of dimensions")
+            }
+
+            fn visit_seq<A: SeqAccess<'de>>(self, mut list: A) -> Result<Dimensions, A::Error> {
+                let mut dimensions = Vec::new();
+                while let Some(dimension) = list.next_element()? {
+                    if dimensions.len() == MAX_RANK {
+                        return Err(A::Error::custom(format!("more than {MAX_RANK} dimensions")));
+                    }
+                    dimensions.push(dimension);
+                }
+                dimensions.shrink_to_fit();
+                Ok(Dimensions(dimensions))
+            }
+        }
+        deserializer.deserialize_seq(List)
+    }
+}
+
+/// Texts by name, each name once.
+struct Texts(BTreeMap<String, String>);
+
+impl<'de> Deserialize<'de> for Texts {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct Object;
+        impl<'de> Visitor<'de> for Object {
+            type Value = Texts;
+
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("an object of texts")
+            }
+
+            fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Texts, A::Error> {
+                let mut texts = BTreeMap::new();
+                while let Some((key, text)) = map.next_entry::<String, String>()? {
+                    let key_shown = shown(&key);
+                    if texts.insert(key, text).is_some() {
+                        return Err(A::Error::custom(format!("`{key_shown}` is there twice")));
+                    }
+                }
+                Ok(Texts(texts))
+            }
+        }
+        deserializer.deserialize_map(Object)
+    }
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn file(header: &str, data_len: usize) -> Vec<u8> {
-        let mut file = (header.len() as u64).to_le_bytes().to_vec();
-        file.extend(header.as_bytes());
-        file.resize(file.len() + data_len, 7);
-        file
-    }
-
-    fn check_refused(header: &str, data_len: usize, reason: &str) {
-        let file = file(header, data_len);
-        let error = tensors(&file, file.len() as u64).unwrap_err().to_string();
-        assert!(error.contains(reason), "{error}");
-    }
-
-    #[test]
-    fn tensors_are_found_in_the_order_of_their_bytes() {
-        let file = file(
-            r#"{"__metadata__":{"a":"b"},"late":{"dtype":"F32","shape":[2],"data_offsets":[4,12]},"early":{"dtype":"BF16","shape":[1,2],"data_offsets":[0,4]}}"#,
-            12,
-        );
-        let tensors = tensors(&file, file.len() as u64).unwrap();
-        assert_eq!(tensors.iter().map(|t| t.name.as_str()).collect::<Vec<_>>(), ["early", "late"]);
-        assert_eq!(tensors[1].shape, [2]);
-        assert_eq!(tensors[1].bytes.end, file.len() as u64);
-    }
-
-    #[test]
-    fn headers_that_lie_are_refused_with_the_reason() {
-        check_refused("[]", 0, "no JSON object");
-        check_refused(r#"{"a":{"dtype":"F32","shape":[2],"data_offsets":[0,4]}}"#, 8, "shape takes 8 bytes");
-        check_refused(r#"{"a":{"dtype":"F32","shape":[2],"data_offsets":[0,8]}}"#, 4, "behind the end");
-        check_refused(r#"{"a":{"dtype":"F33","shape":[2],"data_offsets":[0,8]}}"#, 8, "unknown dtype");
-        check_refused(
-            r#"{"a":{"dtype":"F64","shape":[4611686018427387904,8],"data_offsets":[0,8]}}"#,
-            8,
-            "too large",
-        );
-        check_refused(
-            r#"{"a":{"dtype":"F32","shape":[-1],"data_offsets":[0,8]}}"#,
-            8,
-            "something else than numbers",
-        );
-        let huge = u64::MAX.to_le_bytes();
-        assert!(tensors(&huge, 8).unwrap_err().to_string().contains("above the limit"));
-        assert!(tensors(&[100, 0, 0, 0, 0, 0, 0, 0], 8).unwrap_err().to_string().contains("cut off"));
-    }
-}
+mod tests;

@@ -1,6 +1,12 @@
 //! What went wrong, and whose fault it is.
 
-use mithril_format::FormatError;
+use mithril_format::{Digest, FormatError, ReadError};
+
+/// What was being done when a source could not be read.
+const CANNOT_READ: &str = "cannot read";
+
+/// What was being done when something could not be written.
+const CANNOT_WRITE: &str = "cannot write";
 
 /// Any failure of this library.
 #[derive(Debug, thiserror::Error)]
@@ -22,6 +28,38 @@ pub enum Error {
         raw_len: u64,
         /// The caller's limit.
         limit: u64,
+    },
+    /// A tensor of a larger file is at fault.
+    #[error("tensor `{name}`: {source}")]
+    Tensor {
+        /// Its name.
+        name: String,
+        /// What is wrong with it.
+        source: Box<Error>,
+    },
+    /// There is no such tensor or file.
+    #[error("{what}")]
+    NotFound {
+        /// What was looked for.
+        what: String,
+    },
+    /// No base at hand has the bytes that a tensor was stored against.
+    #[error("its base tensor `{name}` with digest {digest} is not at hand: {reason}")]
+    MissingBase {
+        /// What the base calls it.
+        name: String,
+        /// Digest of its bytes.
+        digest: Digest,
+        /// What was found instead.
+        reason: String,
+    },
+    /// The frame was made with a base that is not given, or with another one.
+    #[error("{}", describe_base(expected, actual.as_ref()))]
+    BaseMismatch {
+        /// Digest of the base that the frame was made with.
+        expected: Digest,
+        /// Digest of the base that was given, if one was.
+        actual: Option<Digest>,
     },
     /// Reading or writing failed.
     #[error("{what}: {source}")]
@@ -49,6 +87,10 @@ pub enum ErrorKind {
     TooLarge,
     /// The system refused: see the reason.
     Io,
+    /// There is no such thing: see its name.
+    NotFound,
+    /// The base is missing, or is another one than the data was stored against.
+    Base,
 }
 
 impl Error {
@@ -59,12 +101,18 @@ impl Error {
             Self::InvalidArgument { .. } => ErrorKind::InvalidArgument,
             Self::TooLarge { .. } => ErrorKind::TooLarge,
             Self::Io { .. } => ErrorKind::Io,
+            Self::Tensor { source, .. } => source.kind(),
+            Self::NotFound { .. } => ErrorKind::NotFound,
+            Self::MissingBase { .. } | Self::BaseMismatch { .. } => ErrorKind::Base,
             Self::Format(error) => match error {
                 FormatError::Truncated { .. }
+                | FormatError::NoFooter { .. }
+                | FormatError::Section { source: CodecError::Truncated { .. }, .. }
                 | FormatError::Shared { source: CodecError::Truncated { .. }, .. }
                 | FormatError::Block { source: CodecError::Truncated { .. }, .. } => ErrorKind::Truncated,
                 FormatError::UnsupportedVersion { .. }
                 | FormatError::Unknown { .. }
+                | FormatError::Section { source: CodecError::Unsupported { .. }, .. }
                 | FormatError::Shared { source: CodecError::Unsupported { .. }, .. }
                 | FormatError::Block { source: CodecError::Unsupported { .. }, .. } => ErrorKind::Unsupported,
                 _ => ErrorKind::Corrupt,
@@ -76,8 +124,66 @@ impl Error {
         Self::InvalidArgument { what: what.into() }
     }
 
+    /// Says which tensor the failure is about.
+    #[must_use]
+    pub fn in_tensor(self, name: &str) -> Self {
+        match self {
+            // Reading and writing fail because of the file, not because of the tensor.
+            Self::Io { .. } | Self::Tensor { .. } => self,
+            _ => Self::Tensor { name: name.to_owned(), source: Box::new(self) },
+        }
+    }
+
+    /// Says which file the failure is about: reading failures are about the input, writing failures about the output,
+    /// all others about what the input holds.
+    #[must_use]
+    pub(crate) fn about(self, input: &std::path::Path, output: &std::path::Path) -> Self {
+        match self {
+            Self::Io { what, source } if what == CANNOT_READ => Self::cannot_read(input, source),
+            Self::Io { what, source } if what == CANNOT_WRITE => Self::cannot_write(output, source),
+            error => error,
+        }
+    }
+
+    /// Reading a file failed.
+    pub(crate) fn cannot_read(path: &std::path::Path, source: std::io::Error) -> Self {
+        Self::io(format!("{CANNOT_READ} `{}`", path.display()), source)
+    }
+
+    /// Writing a file failed.
+    pub(crate) fn cannot_write(path: &std::path::Path, source: std::io::Error) -> Self {
+        Self::io(format!("{CANNOT_WRITE} `{}`", path.display()), source)
+    }
+
+    /// Reading a source failed, whose name is not known here.
+    pub(crate) fn reading(source: std::io::Error) -> Self {
+        Self::io(CANNOT_READ, source)
+    }
+
+    /// Writing failed, to something whose name is not known here.
+    pub(crate) fn writing(source: std::io::Error) -> Self {
+        Self::io(CANNOT_WRITE, source)
+    }
+
     /// An I/O failure with what was being done.
     pub fn io(what: impl Into<String>, source: std::io::Error) -> Self {
         Self::Io { what: what.into(), source }
+    }
+}
+
+fn describe_base(expected: &Digest, actual: Option<&Digest>) -> String {
+    match actual {
+        Some(actual) => format!("base does not match: frame wants `{expected}`, base is `{actual}`"),
+        None => format!("frame needs its base, whose digest is `{expected}`"),
+    }
+}
+
+impl From<ReadError> for Error {
+    fn from(error: ReadError) -> Self {
+        match error {
+            ReadError::Io(source) => Self::reading(source),
+            ReadError::Format(error) => Self::Format(error),
+            error => Self::reading(std::io::Error::other(error)),
+        }
     }
 }

@@ -1,8 +1,9 @@
 //! One buffer or tensor to a frame, and back.
 
 use crate::options::{DecodeOptions, FrameOptions};
-use crate::{Error, pipeline, plan};
+use crate::{Base, Error, pipeline, plan};
 use mithril_codec::Dtype;
+use mithril_format::Digest;
 use mithril_format::frame::{FrameHeader, FrameView, Trailer};
 use mithril_format::limits::MAX_RANK;
 use std::ops::Range;
@@ -26,7 +27,7 @@ pub fn compress(source: &[u8], options: &FrameOptions) -> Result<Vec<u8>, Error>
     let plan = plan::tensor(source, options)?;
     // Fresh zero pages are not touched before they are written, so the bound costs address space only.
     let mut out = vec![0; bound(&plan, source.len(), options)];
-    let len = compress_by_plan(source, options, plan, &mut out)?;
+    let len = compress_by_plan(source, None, options, plan, &mut out)?;
     out.truncate(len);
     out.shrink_to_fit();
     Ok(out)
@@ -47,7 +48,7 @@ pub fn compress_into(source: &[u8], options: &FrameOptions, out: &mut [u8]) -> R
             source.len()
         )));
     }
-    compress_by_plan(source, options, plan, out)
+    compress_by_plan(source, None, options, plan, out)
 }
 
 /// Bytes that the frame of a buffer can take at most.
@@ -56,10 +57,13 @@ pub fn compress_bound(source_len: usize, options: &FrameOptions) -> usize {
     let smallest_block = plan::MIN_BLOCK_LEN;
     pipeline::blocks_bound(source_len, smallest_block)
         + Trailer::len(source_len.div_ceil(smallest_block))
-        + 64
+        + HEADER_BOUND
         + 8 * rank
         + plan::MAX_SHARED_SHARE * source_len / 100
 }
+
+/// Bytes of a header at most, without shape and shared tables.
+const HEADER_BOUND: usize = 96;
 
 /// Refuses shapes that a header cannot hold.
 pub(crate) fn check_rank(options: &FrameOptions) -> Result<(), Error> {
@@ -71,17 +75,19 @@ pub(crate) fn check_rank(options: &FrameOptions) -> Result<(), Error> {
     }
 }
 
-fn bound(plan: &plan::TensorPlan, source_len: usize, options: &FrameOptions) -> usize {
+pub(crate) fn bound(plan: &plan::TensorPlan, source_len: usize, options: &FrameOptions) -> usize {
     let block_len = plan.block_len as usize;
     pipeline::blocks_bound(source_len, block_len)
         + Trailer::len(source_len.div_ceil(block_len))
-        + 64
+        + HEADER_BOUND
         + 8 * options.shape.as_ref().map_or(0, Vec::len)
         + plan.shared.to_bytes().len()
 }
 
-fn compress_by_plan(
+/// Writes a frame to the front of `out`, which holds `bound` bytes; returns its length.
+pub(crate) fn compress_by_plan(
     source: &[u8],
+    base: Option<&Base<'_>>,
     options: &FrameOptions,
     mut plan: plan::TensorPlan,
     out: &mut [u8],
@@ -93,12 +99,15 @@ fn compress_by_plan(
         raw_len: Some(source.len() as u64),
         checksums: options.checksum,
         shared: std::mem::take(&mut plan.shared),
+        base: base.map(Base::digest),
     };
     let mut head = Vec::new();
     header.write(&mut head);
     out[..head.len()].copy_from_slice(&head);
+    let base = base.map(Base::bytes);
+    let room = &mut out[head.len()..];
     let (trailer, blocks_len) =
-        pipeline::encode_blocks(&plan, &header, 0, source, options.threads, &mut out[head.len()..]);
+        pipeline::encode_blocks(&plan, &header, 0, source, base, options.threads, room);
     let mut tail = Vec::new();
     trailer.write(&mut tail);
     let end = head.len() + blocks_len;
@@ -119,12 +128,12 @@ pub fn decompress(frame: &[u8]) -> Result<Vec<u8>, Error> {
 /// # Errors
 /// As [`decompress`].
 pub fn decompress_with(frame: &[u8], options: &DecodeOptions) -> Result<Vec<u8>, Error> {
-    let view = FrameView::parse(frame)?;
+    let view = parse_alone(frame)?;
     let limit = options.output_limit(frame.len());
     let too_large = Error::TooLarge { raw_len: view.raw_len(), limit };
     let len = usize::try_from(view.raw_len()).ok().filter(|_| view.raw_len() <= limit).ok_or(too_large)?;
     let mut out = vec![0; len];
-    pipeline::decode_blocks(&view, 0, &mut out, options.threads)?;
+    pipeline::decode_blocks(&view, 0, None, &mut out, options.threads)?;
     Ok(out)
 }
 
@@ -133,7 +142,7 @@ pub fn decompress_with(frame: &[u8], options: &DecodeOptions) -> Result<Vec<u8>,
 /// # Errors
 /// When the bytes are not exactly one intact frame, or `out` has another length. `out` may then hold part of the data.
 pub fn decompress_into(frame: &[u8], out: &mut [u8], options: &DecodeOptions) -> Result<(), Error> {
-    let view = FrameView::parse(frame)?;
+    let view = parse_alone(frame)?;
     if view.raw_len() != out.len() as u64 {
         return Err(Error::invalid(format!(
             "frame holds {} bytes, output has {}",
@@ -141,7 +150,7 @@ pub fn decompress_into(frame: &[u8], out: &mut [u8], options: &DecodeOptions) ->
             out.len()
         )));
     }
-    Ok(pipeline::decode_blocks(&view, 0, out, options.threads)?)
+    Ok(pipeline::decode_blocks(&view, 0, None, out, options.threads)?)
 }
 
 /// Decompresses some raw bytes of a frame, and decodes only the blocks that hold them.
@@ -149,7 +158,7 @@ pub fn decompress_into(frame: &[u8], out: &mut [u8], options: &DecodeOptions) ->
 /// # Errors
 /// When those blocks or the frame's structure are damaged, or the range lies outside.
 pub fn decompress_range(frame: &[u8], range: Range<u64>, options: &DecodeOptions) -> Result<Vec<u8>, Error> {
-    let view = FrameView::parse(frame)?;
+    let view = parse_alone(frame)?;
     if range.start > range.end || range.end > view.raw_len() {
         return Err(Error::invalid(format!(
             "range {range:?} lies outside the frame's {} bytes",
@@ -171,12 +180,21 @@ pub fn decompress_range(frame: &[u8], range: Range<u64>, options: &DecodeOptions
         .ok_or_else(too_large)?;
     let mut out = vec![0; len];
     let first = usize::try_from(first).map_err(|_| too_large())?;
-    pipeline::decode_blocks(&view, first, &mut out, options.threads)?;
+    pipeline::decode_blocks(&view, first, None, &mut out, options.threads)?;
     let skip = usize::try_from(range.start - raw_start).map_err(|_| too_large())?;
     let keep = usize::try_from(range.end - range.start).map_err(|_| too_large())?;
     out.drain(..skip);
     out.truncate(keep);
     Ok(out)
+}
+
+/// A frame that needs nothing but its bytes.
+fn parse_alone(frame: &[u8]) -> Result<FrameView<'_>, Error> {
+    let view = FrameView::parse(frame)?;
+    match view.header().base {
+        Some(expected) => Err(Error::BaseMismatch { expected, actual: None }),
+        None => Ok(view),
+    }
 }
 
 /// What a frame holds, without decoding it.
@@ -195,6 +213,8 @@ pub struct FrameInfo {
     pub block_len: u32,
     /// Whether blocks carry checksums.
     pub checksums: bool,
+    /// Digest of the base that it needs, if it needs one.
+    pub base: Option<Digest>,
     /// How many blocks there are of each kind.
     pub block_kinds: Vec<(&'static str, u64)>,
 }
@@ -205,12 +225,6 @@ pub struct FrameInfo {
 /// When the bytes are not exactly one intact frame.
 pub fn inspect(frame: &[u8]) -> Result<FrameInfo, Error> {
     let view = FrameView::parse(frame)?;
-    let names = ["stored", "constant", "fields", "planes", "palette", "sparse", "rows"];
-    let mut counts = [0; 8];
-    for block_idx in 0..view.blocks().len() {
-        counts[view.block_kind(block_idx).map_or(7, |kind| usize::from(kind.min(7)))] += 1;
-    }
-    let named = names.into_iter().chain(["unknown"]).zip(counts);
     Ok(FrameInfo {
         dtype: view.header().dtype,
         shape: view.header().shape.clone(),
@@ -218,6 +232,30 @@ pub fn inspect(frame: &[u8]) -> Result<FrameInfo, Error> {
         frame_len: frame.len() as u64,
         block_len: view.header().block_len,
         checksums: view.header().checksums,
-        block_kinds: named.filter(|&(_, count)| count > 0).collect(),
+        base: view.header().base,
+        block_kinds: name_kinds((0..view.blocks().len()).filter_map(|block_idx| view.block_kind(block_idx))),
     })
+}
+
+/// How many blocks there are of each kind, by name.
+pub(crate) fn name_kinds(kinds: impl IntoIterator<Item = u8>) -> Vec<(&'static str, u64)> {
+    // 7 is no kind.
+    let names = [
+        "stored",
+        "constant",
+        "fields",
+        "planes",
+        "palette",
+        "sparse",
+        "rows",
+        "unknown",
+        "same",
+        "difference",
+        "xor",
+    ];
+    let mut counts = [0; 11];
+    for kind in kinds.into_iter().map(usize::from) {
+        counts[if kind < counts.len() { kind } else { 7 }] += 1;
+    }
+    names.into_iter().zip(counts).filter(|&(_, count)| count > 0).collect()
 }

@@ -15,20 +15,44 @@
 //! # Ok::<(), mithril::Error>(())
 //! ```
 //!
+//! # A tensor and its base
+//! [`compress_delta`] stores a tensor as what changed since its [`Base`], an earlier checkpoint or the model it was tuned
+//! from; [`decompress_delta`] gives it back, [`apply_into`] patches a buffer that holds the base.
+//!
 //! # Data that does not fit in memory
 //! [`Encoder`] and [`Decoder`] work over `Write` and `Read` with bounded memory.
+//!
+//! # Many small records
+//! [`dictionary`] trains zstd dictionaries, and compresses records with them to standard zstd frames.
 //!
 //! # Inside
 //! [`plan`] decides, as data, what happens to a tensor; a pipeline runs the plan on several threads. The bytes do not
 //! depend on the number of threads or on the CPU.
 
+mod atomic_file;
+pub mod compare;
+pub mod container;
+pub mod convert;
+mod delta;
+mod describe;
+pub mod dictionary;
 mod error;
+pub mod estimate;
 mod frame;
 mod options;
+pub mod pack;
 mod pipeline;
 pub mod plan;
+pub mod repository;
+mod statistics;
 mod stream;
 
+pub use atomic_file::AtomicFile;
+pub use delta::{
+    Base, apply_into, apply_known_into, compress_delta, compress_delta_into, decompress_delta,
+    decompress_delta_into,
+};
+pub use describe::inspect_at;
 pub use error::{Error, ErrorKind};
 pub use frame::{
     FrameInfo, compress, compress_bound, compress_into, decompress, decompress_into, decompress_range,
@@ -36,6 +60,7 @@ pub use frame::{
 };
 pub use mithril_codec::{CodecError, Dtype, block, checksum, entropy};
 pub use mithril_format::frame::FrameHeader;
-pub use mithril_format::{FormatError, npy, safetensors};
+pub use mithril_format::{Digest, FormatError, ReadAt, npy, safetensors, source};
 pub use options::{DecodeOptions, Effort, FrameOptions};
+pub use statistics::{FieldEntropies, field_entropies};
 pub use stream::{Decoder, Encoder};

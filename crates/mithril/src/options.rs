@@ -138,8 +138,13 @@ impl DecodeOptions {
 
     /// The limit for a frame of this length.
     pub(crate) fn output_limit(&self, frame_len: usize) -> u64 {
-        self.max_output_len.unwrap_or((64 << 20) + 16384 * frame_len as u64)
+        self.max_output_len.unwrap_or(honest_output_len(frame_len as u64))
     }
+}
+
+/// Raw bytes that no honest frame of this length exceeds, unless nearly all of it is constant.
+pub(crate) fn honest_output_len(frame_len: u64) -> u64 {
+    frame_len.saturating_mul(16384).saturating_add(64 << 20)
 }
 
 /// Bytes that are worth a thread of their own when the caller leaves the number open: starting one costs about as much

@@ -3,6 +3,8 @@
 //! Blocks are independent. On save, threads take blocks in order, code them apart, and hand them in in order, so
 //! that the bytes do not depend on the number of threads. On load, every block has its place in the output.
 
+pub(crate) mod tasks;
+
 use crate::options::thread_count;
 use crate::plan::TensorPlan;
 use mithril_codec::block::{MAX_OVERHEAD, Place, Scratch, encode_block};
@@ -18,19 +20,20 @@ pub(crate) fn blocks_bound(raw_len: usize, block_len: usize) -> usize {
 }
 
 /// Encodes all blocks of `source`, of which `first_block` is the first, to the front of `out`; returns their coded
-/// lengths. The caller has made room for `blocks_bound`.
+/// lengths. `base` holds the same bytes of the base, if there is one. The caller has made room for `blocks_bound`.
 pub(crate) fn encode_blocks(
     plan: &TensorPlan,
     header: &FrameHeader,
     first_block: usize,
     source: &[u8],
+    base: Option<&[u8]>,
     threads: usize,
     out: &mut [u8],
 ) -> (Trailer, usize) {
     let block_len = header.block_len as usize;
     let n_blocks = source.len().div_ceil(block_len);
     let threads = thread_count(threads, n_blocks, source.len());
-    let encoder = BlockEncoder { plan, header, first_block, source };
+    let encoder = BlockEncoder { plan, header, first_block, source, base };
     let mut trailer = Trailer { coded_lens: Vec::with_capacity(n_blocks), raw_len: source.len() as u64 };
     if threads == 1 {
         let mut at = 0;
@@ -75,6 +78,7 @@ struct BlockEncoder<'a> {
     /// Number of the block that `source` starts with.
     first_block: usize,
     source: &'a [u8],
+    base: Option<&'a [u8]>,
 }
 
 impl BlockEncoder<'_> {
@@ -83,26 +87,40 @@ impl BlockEncoder<'_> {
         let block_len = self.header.block_len as usize;
         let start = block_idx * block_len;
         let end = (start + block_len).min(self.source.len());
-        let raw = &self.source[start..end];
-        let next = &self.source[end..(end + block_len).min(self.source.len())];
-        encode_one(self.plan, self.header, (self.first_block + block_idx) as u64, raw, next, scratch, out)
+        let block = RawBlock {
+            block_idx: (self.first_block + block_idx) as u64,
+            raw: &self.source[start..end],
+            next: &self.source[end..(end + block_len).min(self.source.len())],
+            base: self.base.map(|base| &base[start..end]),
+        };
+        encode_one(self.plan, self.header, block, scratch, out)
     }
+}
+
+/// A block before it is encoded.
+#[derive(Clone, Copy)]
+pub(crate) struct RawBlock<'a> {
+    pub(crate) block_idx: u64,
+    pub(crate) raw: &'a [u8],
+    /// The bytes that will be encoded next, if they are at hand.
+    pub(crate) next: &'a [u8],
+    /// The same bytes of the base, if the frame has one.
+    pub(crate) base: Option<&'a [u8]>,
 }
 
 /// Encodes one block with its header to the front of `out`; returns the coded length without the header.
 pub(crate) fn encode_one(
     plan: &TensorPlan,
     header: &FrameHeader,
-    block_idx: u64,
-    raw: &[u8],
-    next: &[u8],
+    block: RawBlock<'_>,
     scratch: &mut Scratch,
     out: &mut [u8],
 ) -> u32 {
+    let RawBlock { block_idx, raw, next, base } = block;
     let header_len = BlockHeader::len(header.checksums);
     // The checksum comes first: it brings the block into the cache for everything that follows.
     let sum = if header.checksums { checksum(raw) } else { 0 };
-    let place = Place { first_byte: block_idx * u64::from(header.block_len), next };
+    let place = Place { first_byte: block_idx * u64::from(header.block_len), next, base };
     let len = encode_block(&plan.recipe, &header.shared, place, raw, scratch, &mut out[header_len..]);
     let coded_len = u32::try_from(len).expect("a coded block is at most one byte longer than a raw one");
     let raw_len = u32::try_from(raw.len()).expect("a block is at most 32 MiB");
@@ -159,16 +177,20 @@ impl<'a> Queue<'a> {
     }
 }
 
-/// Decodes blocks `first_block ..` into `out`, which holds exactly the raw bytes of those blocks.
+/// Decodes blocks `first_block ..` into `out`, which holds exactly the raw bytes of those blocks, as does `base`, if
+/// there is one.
 pub(crate) fn decode_blocks(
     view: &FrameView<'_>,
     first_block: usize,
+    base: Option<&[u8]>,
     out: &mut [u8],
     threads: usize,
 ) -> Result<(), FormatError> {
     let block_len = view.header().block_len as usize;
     decode_each(first_block, block_len, out, threads, |block_idx, out, scratch| {
-        view.decode_block(block_idx, out, scratch)
+        let start = (block_idx - first_block) * block_len;
+        let base = base.and_then(|base| base.get(start..start + out.len()));
+        view.decode_block(block_idx, base, out, scratch)
     })
 }
 

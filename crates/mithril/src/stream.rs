@@ -162,6 +162,7 @@ impl<W: Write> Encoder<W> {
             raw_len: self.expected_len,
             checksums: self.options.checksum,
             shared: Shared::default(),
+            base: None,
         };
         let mut head = Vec::new();
         header.write(&mut head);
@@ -182,7 +183,7 @@ impl<W: Write> Encoder<W> {
         let first_block = trailer.coded_lens.len();
         let source = &self.pending[..len];
         let (batch, coded_len) =
-            pipeline::encode_blocks(plan, header, first_block, source, self.options.threads, coded);
+            pipeline::encode_blocks(plan, header, first_block, source, None, self.options.threads, coded);
         self.writer.write_all(&coded[..coded_len]).map_err(|source| Error::io("writing blocks", source))?;
         trailer.coded_lens.extend(batch.coded_lens);
         trailer.raw_len += batch.raw_len;
@@ -284,6 +285,9 @@ impl<R: Read> Decoder<R> {
             reader.append(len.saturating_sub(head.len()), &mut head)?;
         }
         let (header, _) = FrameHeader::parse(&head)?;
+        if let Some(expected) = header.base {
+            return Err(Error::BaseMismatch { expected, actual: None });
+        }
         Ok(Self {
             reader,
             options: options.clone(),
@@ -334,7 +338,7 @@ impl<R: Read> Decoder<R> {
             self.options.threads,
             |block_idx, out, scratch| {
                 let CodedBlock { header: block, at, offset } = &blocks[block_idx - first_block];
-                decode_checked(header, block, &coded[*at..], block_idx as u64, *offset, out, scratch)
+                decode_checked(header, block, &coded[*at..], block_idx as u64, *offset, None, out, scratch)
             },
         )?;
         self.handed_out = 0;

@@ -3,9 +3,19 @@
 #![expect(clippy::unwrap_used, reason = "helpers of tests fail like tests")]
 
 mod bench;
+mod convert;
 mod demo;
+mod dictionary;
+mod estimate;
+mod extract;
+mod faults;
+mod inspect;
+mod models;
 mod pack;
+mod pair;
+mod repair;
 mod usage;
+mod verify;
 
 use std::io::Write;
 use std::path::{Path, PathBuf};
@@ -75,6 +85,42 @@ fn run_with_stdin(arguments: &[&str], stdin: &[u8]) -> Output {
         });
         child.wait_with_output().unwrap()
     })
+}
+
+/// A copy of the small real model that the program carries.
+fn demo_model(directory: &Directory) -> String {
+    let model = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../assets/minilm-demo.safetensors");
+    directory.write("model.safetensors", &std::fs::read(model).unwrap())
+}
+
+/// A model of nine tensors, none of which can be made from another.
+fn nine_tensors(directory: &Directory) -> String {
+    let names: Vec<String> = (0..9).map(|layer| format!("layer.{layer}.weight")).collect();
+    let data: Vec<Vec<u8>> = (0..9).map(|layer| bf16_bytes(100 * 300, layer + 1)).collect();
+    let tensors: Vec<(&str, &str, &[u64], &[u8])> = names
+        .iter()
+        .zip(&data)
+        .map(|(name, data)| (name.as_str(), "BF16", &[100, 300][..], data.as_slice()))
+        .collect();
+    directory.write("model.safetensors", &safetensors(&tensors))
+}
+
+/// Two fine-tunes of one model: a few tensors, of which the second file has some changed.
+fn base_and_tuned(directory: &Directory) -> (String, String) {
+    let (matrix, bias) = (bf16_bytes(256 * 512, 1), f32_bytes(512, 2));
+    let mut tuned_matrix = matrix.clone();
+    tuned_matrix.iter_mut().skip(1000).step_by(202).take(600).for_each(|byte| *byte ^= 1);
+    let file = |matrix: &[u8]| {
+        let tensors: [(&str, &str, &[u64], &[u8]); 2] =
+            [("layer.0.matrix", "BF16", &[256, 512], matrix), ("layer.0.bias", "F32", &[512], &bias)];
+        safetensors(&tensors)
+    };
+    let base = directory.write("base.safetensors", &file(&matrix));
+    (base, directory.write("tuned.safetensors", &file(&tuned_matrix)))
+}
+
+fn json(output: &Output) -> serde_json::Value {
+    serde_json::from_slice(&output.stdout).unwrap_or_else(|error| panic!("{error}: {}", text(&output.stderr)))
 }
 
 fn text(bytes: &[u8]) -> &str {

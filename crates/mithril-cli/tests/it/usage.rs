@@ -4,7 +4,25 @@ use crate::{check_done, check_refused, run, text};
 
 #[test]
 fn every_verb_has_help_with_examples() {
-    for verb in ["bench", "demo", "compress", "decompress", "inspect"] {
+    let verbs = [
+        "bench",
+        "demo",
+        "compress",
+        "decompress",
+        "inspect",
+        "verify",
+        "extract",
+        "compare",
+        "diff",
+        "estimate",
+        "repair",
+        "completions",
+        "man",
+        "convert",
+        "merge",
+        "diagnose",
+    ];
+    for verb in verbs {
         let output = run(&[verb, "--help"]);
         let help = check_done(&output);
         assert!(help.contains("Usage: ") && help.contains(&format!("Examples:\n  mithril {verb}")), "{help}");
@@ -14,7 +32,7 @@ fn every_verb_has_help_with_examples() {
 
 #[test]
 fn wrong_command_lines_exit_with_2_and_a_hint() {
-    let cases: [(&[&str], &str); 8] = [
+    let cases: [(&[&str], &str); 14] = [
         (&["pack"], "unrecognized subcommand 'pack'"),
         (&["bench"], "required"),
         (&["bench", "x", "--dtype", "f128"], "unknown dtype; known are bytes, bool,"),
@@ -23,6 +41,12 @@ fn wrong_command_lines_exit_with_2_and_a_hint() {
         (&["bench", "x", "--seconds", "-1"], "-1"),
         (&["bench", "x", "--repeat", "0"], "0"),
         (&["compress", "x", "--level", "23"], "23"),
+        (&["compress", "x", "--alignment", "100"], "100"),
+        (&["compress", "x", "--dry-run", "-o", "y"], "cannot be used with"),
+        (&["extract", "x", "y", "--rows", "3"], "expected two numbers as in `100:200`"),
+        (&["inspect", "x", "--sort", "colour"], "colour"),
+        (&["repair", "x"], "--output"),
+        (&["completions", "tcsh"], "tcsh"),
     ];
     for (arguments, message) in cases {
         let output = run(arguments);
@@ -34,4 +58,21 @@ fn wrong_command_lines_exit_with_2_and_a_hint() {
 #[test]
 fn version_is_the_package_version() {
     assert_eq!(check_done(&run(&["--version"])), concat!("mithril ", env!("CARGO_PKG_VERSION"), "\n"));
+}
+
+#[test]
+fn completions_and_manual_know_every_verb_and_option() {
+    for shell in ["bash", "zsh", "fish"] {
+        let output = run(&["completions", shell]);
+        let script = check_done(&output);
+        for word in ["compress", "repair", "verify", "effort", "dry-run", "alignment"] {
+            assert!(script.contains(word), "{word} in the completions of {shell}");
+        }
+    }
+    let output = run(&["man"]);
+    let page = check_done(&output);
+    assert!(page.contains(".TH mithril 1"));
+    for word in ["MITHRIL COMPRESS", "MITHRIL REPAIR", "\\-\\-dry\\-run", "Examples:"] {
+        assert!(page.contains(word), "{word} in the manual");
+    }
 }

@@ -103,4 +103,77 @@ impl Avx2 {
     pub(crate) fn map_window(self, _: &Window, _: &mut [u8], _: u32, _: &mut Vec<u32>) -> usize {
         match self {}
     }
+
+    pub(crate) fn delta_merge_flags(
+        self,
+        _: &[u8],
+        _: u16,
+        _: &mut [(u8, usize)],
+        _: &[u8],
+        _: &mut [u64],
+    ) -> usize {
+        match self {}
+    }
+
+    pub(crate) fn delta_split_flags(self, _: &[u8], _: &[u64], _: &mut [(u8, usize)], _: &mut [u8]) -> usize {
+        match self {}
+    }
+
+    pub(crate) fn delta_keep_flagged(self, _: &[u8], _: &[u64], _: &mut [u8]) -> (usize, usize) {
+        match self {}
+    }
+
+    pub(crate) fn delta_merge_classes(self, _: &[u8], _: &mut [usize; 16], _: &[u8], _: &mut [u8]) -> usize {
+        match self {}
+    }
+
+    pub(crate) fn delta_add_bits(self, _: u8, _: &[u8], _: &[u8], _: &mut [u8]) -> (usize, usize) {
+        match self {}
+    }
+
+    pub(crate) fn delta_take_bits(self, _: u8, _: &[u8], _: &[u8], _: &mut [u8]) -> (usize, usize) {
+        match self {}
+    }
+
+    pub(crate) fn delta_codes_16(
+        self,
+        _: bool,
+        _: &[u8],
+        _: &[u8],
+        _: &mut [u8],
+        _: [&mut [u8]; 2],
+    ) -> usize {
+        match self {}
+    }
+
+    pub(crate) fn delta_raw_lens(self, _: &[u8; 16], _: &[u8], _: &[u8], _: &mut [u8]) -> usize {
+        match self {}
+    }
+
+    pub(crate) fn delta_steps_16(self, _: &[u8], _: &[u8], _: &[u8], _: &mut [u16]) -> usize {
+        match self {}
+    }
+
+    pub(crate) fn delta_apply_16(
+        self,
+        _: bool,
+        _: &[u8],
+        _: &[u64],
+        _: &[u16],
+        _: &mut [u8],
+    ) -> (usize, usize) {
+        match self {}
+    }
+
+    pub(crate) fn delta_contexts_16(self, _: bool, _: u8, _: u16, _: u8, _: &[u8], _: &mut [u8]) -> usize {
+        match self {}
+    }
+
+    pub(crate) fn delta_flag(self, _: &[u8], _: u8, _: &mut [u64]) -> usize {
+        match self {}
+    }
+
+    pub(crate) fn delta_top_bits_16(self, _: &[u8], _: &[u8], _: &[u8], _: &mut [u8]) -> usize {
+        match self {}
+    }
 }

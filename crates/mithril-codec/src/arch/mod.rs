@@ -5,6 +5,8 @@
 
 #[cfg(target_arch = "x86_64")]
 mod x86_64;
+#[cfg(feature = "zstd")]
+pub(crate) mod zdict;
 
 #[cfg(target_arch = "x86_64")]
 pub(crate) use x86_64::{Avx2, Columns};

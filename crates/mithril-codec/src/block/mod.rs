@@ -4,6 +4,7 @@
 //! dead bits, windows), and is stored as it is when nothing helps. Decoding needs the bytes and what the blocks
 //! of a tensor share ([`Shared`]), nothing else.
 
+mod against_base;
 mod fields;
 mod output;
 mod palette;
@@ -15,7 +16,7 @@ mod signs;
 mod sparse;
 mod symbols;
 
-pub use recipe::{FieldRecipe, Recipe, SymbolCoder};
+pub use recipe::{Delta, FieldRecipe, Recipe, SymbolCoder};
 pub use shared::{Shared, SharedSigns, SharedSymbols, SymbolTables};
 
 use crate::CodecError;
@@ -33,6 +34,8 @@ pub struct Place<'a> {
     pub first_byte: u64,
     /// The bytes that will be encoded next, if they are at hand: kernels bring them into the cache.
     pub next: &'a [u8],
+    /// The same bytes of the base, if the recipe is one against a base.
+    pub base: Option<&'a [u8]>,
 }
 
 /// Buffers that blocks reuse; one per thread.
@@ -45,12 +48,23 @@ pub struct Scratch {
     inner: Vec<u8>,
     escapes: Vec<u32>,
     rows: Vec<u32>,
+    coded: Vec<u8>,
+    base: Vec<u8>,
+    delta: crate::delta::Scratch,
 }
 
 impl Scratch {
     /// Empty buffers.
     pub fn new() -> Self {
         Self::default()
+    }
+
+    /// Runs with a buffer for the base of a block that is decoded over it, and with the rest of the scratch.
+    pub fn with_base<T>(&mut self, work: impl FnOnce(&mut Vec<u8>, &mut Self) -> T) -> T {
+        let mut base = std::mem::take(&mut self.base);
+        let result = work(&mut base, self);
+        self.base = base;
+        result
     }
 }
 
@@ -87,11 +101,14 @@ fn encode_by_recipe(
     scratch: &mut Scratch,
     out: &mut Output<'_>,
 ) -> Result<(), DoesNotFit> {
+    if let Recipe::AgainstBase { delta, alone } = recipe {
+        return against_base::encode(delta, alone, shared, place, source, scratch, out);
+    }
     if let Some(pattern) = constant_pattern(source) {
         return out.push(&[kind::CONSTANT]).and(out.push(pattern));
     }
     match recipe {
-        Recipe::Stored => Err(DoesNotFit),
+        Recipe::Stored | Recipe::AgainstBase { .. } => Err(DoesNotFit),
         Recipe::Fields(recipe) => {
             let rows = fields::block_rows(shared, recipe, place, source.len(), scratch);
             let result = fields::encode(recipe, shared, &rows, place.next, source, scratch, out);
@@ -100,6 +117,7 @@ fn encode_by_recipe(
         }
         Recipe::Rows(recipe) => rows::encode(recipe, shared, place, source, scratch, out),
         Recipe::Planes { width, compressors } => planes::encode(*width, compressors, source, out),
+        Recipe::Runs { run_lens, compressors } => planes::encode_runs(run_lens, compressors, source, out),
         Recipe::Palette { width, compressors, otherwise } => {
             match palette::encode(*width, compressors, source, out) {
                 Ok(()) => Ok(()),
@@ -111,7 +129,7 @@ fn encode_by_recipe(
 }
 
 /// Decodes the block in the first `len` bytes of `data` into exactly `out`. Kernels may read, but never use,
-/// what stands behind those bytes.
+/// what stands behind those bytes. `base` is what the base has in this place, for frames that have one.
 ///
 /// # Errors
 /// When the block is damaged or needs something that this build does not know.
@@ -120,6 +138,7 @@ pub fn decode_block(
     len: usize,
     shared: &Shared,
     first_byte: u64,
+    base: Option<&[u8]>,
     out: &mut [u8],
     scratch: &mut Scratch,
 ) -> Result<(), CodecError> {
@@ -140,8 +159,16 @@ pub fn decode_block(
         kind::PALETTE => palette::decode(cursor, out),
         kind::SPARSE => sparse::decode(cursor, out, scratch),
         kind::ROWS => rows::decode(cursor, shared, first_byte, out, scratch),
+        kind::SAME => against_base::decode_same(cursor.rest(), base, out),
+        kind::DIFFERENCE => against_base::decode_difference(data, len, base, out, scratch),
+        kind::XOR => against_base::decode_xor(data, len, base, out, scratch),
         id => Err(CodecError::Unsupported { what: "block kind", id: u32::from(id) }),
     }
+}
+
+/// Whether blocks of this kind can be decoded with their base only.
+pub const fn needs_base(kind: u8) -> bool {
+    matches!(kind, kind::SAME | kind::DIFFERENCE | kind::XOR)
 }
 
 /// The shortest pattern of 1, 2, 4 or 8 bytes that a whole block repeats.
@@ -199,7 +226,7 @@ mod tests {
                 encode_block(&Recipe::Fields(recipe), &shared, place, &source, &mut scratch, &mut coded);
             assert_eq!(coded[0], kind, "{recipe:?}");
             let mut raw = vec![0; source.len()];
-            decode_block(&coded, len, &shared, 0, &mut raw, &mut scratch).unwrap();
+            decode_block(&coded, len, &shared, 0, None, &mut raw, &mut scratch).unwrap();
             assert!(raw == source, "{recipe:?}");
         }
     }

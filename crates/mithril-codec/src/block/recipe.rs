@@ -1,5 +1,6 @@
 //! What to try on the blocks of a tensor, as plain data.
 
+use crate::delta::DeltaRecipe;
 use crate::entropy::lz::Compressor;
 use crate::transform::fields::Layout;
 
@@ -16,8 +17,16 @@ pub enum Recipe {
     Rows(FieldRecipe),
     /// Byte `j` of every element together, each plane in the coder that makes it smallest. Width 0 is nibbles.
     Planes {
-        /// Bytes of an element, or 0 to split bytes into nibbles.
+        /// Bytes of an element, at most 16, or 0 to split bytes into nibbles.
         width: u8,
+        /// Compressors to try beside the entropy coders.
+        compressors: Vec<Compressor>,
+    },
+    /// Elements cut into runs of bytes: run `k` of every element together, each in the coder that makes it smallest.
+    /// For quantised blocks, whose bytes of one kind share a table.
+    Runs {
+        /// Bytes of each run; they make up an element of 17 to 255 bytes.
+        run_lens: &'static [u8],
         /// Compressors to try beside the entropy coders.
         compressors: Vec<Compressor>,
     },
@@ -37,6 +46,23 @@ pub enum Recipe {
         /// What the elements that are not zero are coded by.
         nonzero: Box<Recipe>,
     },
+    /// Given the same block of a base; alone where that is smaller, or where there is no base.
+    AgainstBase {
+        /// How it is coded against the base.
+        delta: Delta,
+        /// How it is coded alone.
+        alone: Box<Recipe>,
+    },
+}
+
+/// How a block is coded against that of the base.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Delta {
+    /// How far every number has moved.
+    Difference(DeltaRecipe),
+    /// The exclusive or of both, by another recipe.
+    Xor(Box<Recipe>),
 }
 
 /// How bit fields are coded.

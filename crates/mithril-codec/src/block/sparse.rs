@@ -73,12 +73,13 @@ pub(super) fn decode(
     }
     let len = cursor.len32()?;
     let inner = cursor.take(len)?;
-    if inner.first() == Some(&kind::SPARSE) || inner.first() == Some(&kind::ROWS) {
+    let nested = [kind::SPARSE, kind::ROWS, kind::SAME, kind::DIFFERENCE, kind::XOR];
+    if inner.first().is_some_and(|kind| nested.contains(kind)) {
         return Err(CodecError::corrupt("sparse block within a sparse block"));
     }
     let mut kept = std::mem::take(&mut scratch.inner);
     kept.resize(n_kept * width, 0);
-    let decoded = decode_block(inner, len, &Shared::default(), 0, &mut kept, scratch);
+    let decoded = decode_block(inner, len, &Shared::default(), 0, None, &mut kept, scratch);
     let keeps_zero = has_zero(&kept, width);
     let mut next = kept.chunks_exact(width);
     for (four, mask) in out[..n * width].chunks_mut(MASKED * width).zip(&masks) {

@@ -4,7 +4,7 @@ pub mod huffman;
 pub mod lz;
 pub mod rans12;
 pub mod rans8;
-pub(crate) mod stream;
+pub mod stream;
 
 /// The binary logarithm of a count in 65536ths of a bit, by integers alone: what planners compare must not depend on a
 /// machine's mathematics library. Zero counts as one.

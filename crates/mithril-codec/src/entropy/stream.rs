@@ -21,6 +21,38 @@ pub(crate) enum Allowed<'a> {
     Compressors(&'a [Compressor]),
 }
 
+/// The stream of some bytes, in the coder that makes it smallest: an entropy coder or one of these compressors.
+///
+/// # Panics
+/// When there are 2^32 bytes or more.
+pub fn encode(bytes: &[u8], compressors: &[Compressor]) -> Vec<u8> {
+    let mut out = Vec::new();
+    encode_smallest(bytes, Allowed::Compressors(compressors), &mut out);
+    out
+}
+
+/// The stream of some bytes, stored as they are.
+///
+/// # Panics
+/// When there are 2^32 bytes or more.
+pub fn store(bytes: &[u8]) -> Vec<u8> {
+    let len = u32::try_from(bytes.len()).expect("a stream has fewer than 2^32 bytes");
+    let mut out = vec![STORED];
+    out.extend(len.to_le_bytes());
+    out.extend(bytes);
+    out
+}
+
+/// Decodes bytes that are exactly one stream into exactly `out`.
+///
+/// # Errors
+/// When they are damaged, or hold another number of bytes.
+pub fn decode(coded: &[u8], out: &mut [u8]) -> Result<(), CodecError> {
+    let mut cursor = Cursor::new(coded, "stream");
+    decode_into(&mut cursor, out)?;
+    if cursor.is_empty() { Ok(()) } else { Err(CodecError::corrupt("bytes behind a stream")) }
+}
+
 /// Appends `bytes` in the coder whose output is smallest; on a tie, the simplest.
 pub(crate) fn encode_smallest(bytes: &[u8], allowed: Allowed<'_>, out: &mut Vec<u8>) {
     let mut histogram = [0u32; 256];

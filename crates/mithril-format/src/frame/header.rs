@@ -1,8 +1,8 @@
 //! The headers of frames and of blocks.
 
-use crate::FormatError;
 use crate::forever::{FRAME_MAGIC, FRAME_VERSION, frame_flags};
 use crate::limits::{MAX_BLOCK_LEN, MAX_RANK, MAX_SHARED_LEN};
+use crate::{Digest, FormatError};
 use mithril_codec::block::Shared;
 use mithril_codec::{Dtype, checksum};
 
@@ -21,6 +21,8 @@ pub struct FrameHeader {
     pub checksums: bool,
     /// What the blocks share.
     pub shared: Shared,
+    /// Digest of the raw bytes of the base, if the blocks may need one. It has the same dtype and length.
+    pub base: Option<Digest>,
 }
 
 /// Bytes before the shape.
@@ -43,7 +45,8 @@ impl FrameHeader {
         out.push(
             flag(self.checksums, frame_flags::CHECKSUMS)
                 | flag(self.shape.is_some(), frame_flags::SHAPE)
-                | flag(self.raw_len.is_some(), frame_flags::LENGTH),
+                | flag(self.raw_len.is_some(), frame_flags::LENGTH)
+                | flag(self.base.is_some(), frame_flags::BASE),
         );
         out.push(self.dtype.id());
         out.push(rank.expect("rank within its limit"));
@@ -52,6 +55,9 @@ impl FrameHeader {
         out.extend(self.raw_len.unwrap_or(0).to_le_bytes());
         for dimension in shape {
             out.extend(dimension.to_le_bytes());
+        }
+        if let Some(base) = &self.base {
+            out.extend(base.0);
         }
         out.extend(shared);
         let sum = checksum(&out[start..]);
@@ -88,7 +94,7 @@ impl FrameHeader {
             let (found, limit) = (u64::from(shared_len), u64::from(MAX_SHARED_LEN));
             return Err(FormatError::Limit { what: "shared length", found, limit, offset: 12 });
         }
-        Ok(Some(FIXED_LEN + 8 * rank + shared_len as usize + 8))
+        Ok(Some(FIXED_LEN + 8 * rank + base_len(fixed[5]) + shared_len as usize + 8))
     }
 
     /// Reads a header; returns it and its length.
@@ -134,7 +140,9 @@ impl FrameHeader {
             false if rank == 0 => None,
             false => return Err(FormatError::Corrupt { what: "a shape that is not flagged", offset: 7 }),
         };
-        let shared_at = FIXED_LEN + 8 * rank;
+        let shape_end = FIXED_LEN + 8 * rank;
+        let shared_at = shape_end + base_len(flags);
+        let base = body[shape_end..shared_at].first_chunk().map(|digest| Digest(*digest));
         let shared = Shared::parse(&body[shared_at..])
             .map_err(|source| FormatError::Shared { offset: shared_at as u64, source })?;
         let header = Self {
@@ -144,6 +152,7 @@ impl FrameHeader {
             raw_len: has(frame_flags::LENGTH).then_some(raw_len),
             checksums: has(frame_flags::CHECKSUMS),
             shared,
+            base,
         };
         if let Some(raw_len) = header.raw_len {
             header.check_shape(raw_len)?;
@@ -164,6 +173,11 @@ impl FrameHeader {
             Err(FormatError::Corrupt { what: "shape and raw length do not agree", offset: FIXED_LEN as u64 })
         }
     }
+}
+
+/// Bytes of the base's digest in a header with these flags.
+fn base_len(flags: u8) -> usize {
+    if flags & frame_flags::BASE != 0 { Digest::LEN } else { 0 }
 }
 
 /// What stands before the coded bytes of a block.

@@ -10,9 +10,11 @@
 //! the trailer. Specified in `docs/format/frame.md`.
 
 mod header;
+mod layout;
 mod read;
 mod trailer;
 
 pub use header::{BlockHeader, FrameHeader};
+pub use layout::FrameLayout;
 pub use read::{BlockEntry, FrameView, decode_checked};
 pub use trailer::Trailer;

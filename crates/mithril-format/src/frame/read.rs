@@ -65,7 +65,8 @@ impl<'a> FrameView<'a> {
         self.coded_at(self.blocks.get(block_idx)?).first().copied()
     }
 
-    /// Decodes a block into exactly `out` and verifies its checksum.
+    /// Decodes a block into exactly `out` and verifies its checksum. `base` holds the same bytes of the base, whose
+    /// digest the caller has compared; without it, blocks that need it are refused.
     ///
     /// # Errors
     /// When the block is damaged.
@@ -75,13 +76,14 @@ impl<'a> FrameView<'a> {
     pub fn decode_block(
         &self,
         block_idx: usize,
+        base: Option<&[u8]>,
         out: &mut [u8],
         scratch: &mut Scratch,
     ) -> Result<(), FormatError> {
         let entry = &self.blocks[block_idx];
         assert_eq!(out.len(), entry.header.raw_len as usize, "output of a block's raw length");
         let data = self.coded_at(entry);
-        decode_checked(&self.header, &entry.header, data, block_idx as u64, entry.offset, out, scratch)
+        decode_checked(&self.header, &entry.header, data, block_idx as u64, entry.offset, base, out, scratch)
     }
 
     /// The frame from a block's coded bytes on.
@@ -140,21 +142,25 @@ fn frame_len(bytes: &[u8], header: &FrameHeader, header_len: usize) -> Option<us
     (marker == at && trailer.coded_lens.len() == n_blocks).then_some(end)
 }
 
-/// Decodes the block at the front of `data` and verifies its checksum; what stands behind it is not used.
+/// Decodes the block at the front of `data` and verifies its checksum; what stands behind it is not used. `base` is
+/// as in [`FrameView::decode_block`].
 ///
 /// # Errors
 /// When the block is damaged.
+#[expect(clippy::too_many_arguments, reason = "a block, where it stands, and where it goes")]
 pub fn decode_checked(
     header: &FrameHeader,
     block: &BlockHeader,
     data: &[u8],
     block_idx: u64,
     offset: u64,
+    base: Option<&[u8]>,
     out: &mut [u8],
     scratch: &mut Scratch,
 ) -> Result<(), FormatError> {
+    let base = base.filter(|_| header.base.is_some());
     let first_byte = block_idx * u64::from(header.block_len);
-    decode_block(data, block.coded_len as usize, &header.shared, first_byte, out, scratch)
+    decode_block(data, block.coded_len as usize, &header.shared, first_byte, base, out, scratch)
         .map_err(|source: CodecError| FormatError::Block { block_idx, offset, source })?;
     if header.checksums {
         let actual = checksum(out);

@@ -43,6 +43,19 @@ impl Trailer {
         out.extend(FRAME_END);
     }
 
+    /// Bytes of the trailer that ends with these bytes, with the marker before it.
+    ///
+    /// # Errors
+    /// When they are not the end of a frame.
+    pub fn len_at_end(last: &[u8]) -> Result<u64, FormatError> {
+        match last.last_chunk::<FIXED_LEN>() {
+            Some(fixed) if fixed[20..] == FRAME_END => {
+                Ok((END_OF_BLOCKS.len() + FIXED_LEN) as u64 + 4 * u64::from(u32_at(fixed, 8)))
+            }
+            _ => Err(FormatError::Truncated { what: "frame trailer", offset: last.len() as u64 }),
+        }
+    }
+
     /// Reads the trailer at the end of a frame; returns it and where its marker starts.
     ///
     /// # Errors

@@ -300,6 +300,17 @@ fn f4_nibbles_rans8() -> Vec<u8> {
     elements(1, (0..5000).map(|_| nibble() | nibble() << 4))
 }
 
+/// Blocks of a scale, a minimum and sixteen bytes of quants.
+fn q4_1_planes_of_runs() -> Vec<u8> {
+    let mut random = Random::new(40);
+    let mut bytes = Vec::new();
+    for _ in 0..300 {
+        bytes.extend(elements(2, [0x2400 + 16 * random.halving(6), 0xa800 + random.below(512)].into_iter()));
+        bytes.extend(elements(1, (0..16).map(|_| random.halving(15) | random.halving(15) << 4)));
+    }
+    bytes
+}
+
 fn f6_planes_width_three() -> Vec<u8> {
     let mut random = Random::new(30);
     elements(3, (0..700).map(|_| (0..4).map(|i| (random.halving(20) + 6) << (6 * i)).sum()))
@@ -371,6 +382,7 @@ pub(crate) const V0_1_0: &[Input] = &[
     ("bytes_planes_brotli", bytes_planes_brotli),
     ("f4_nibbles_rans8", f4_nibbles_rans8),
     ("f6_planes_width_three", f6_planes_width_three),
+    ("q4_1_planes_of_runs", q4_1_planes_of_runs),
     ("bool_planes_rans8", bool_planes_rans8),
     ("f32_palette", f32_palette),
     ("f32_sparse", f32_sparse),

@@ -1,6 +1,12 @@
-//! Whole frames: the examples of the specification, the golden files, and what must be refused.
+//! Whole frames and containers: the examples of the specification, the golden files, and what must be refused.
 
+mod container_rules;
+mod delta_inputs;
+mod foreign;
+mod forge;
 mod golden;
+mod golden_deltas;
+mod hex_blocks;
 mod inputs;
 mod sha256;
 mod spec_examples;
@@ -19,7 +25,7 @@ fn decode(frame: &[u8]) -> Result<Vec<u8>, FormatError> {
     for (block_idx, entry) in view.blocks().iter().enumerate() {
         let start = raw.len();
         raw.resize(start + entry.header.raw_len as usize, 0);
-        view.decode_block(block_idx, &mut raw[start..], &mut scratch)?;
+        view.decode_block(block_idx, None, &mut raw[start..], &mut scratch)?;
     }
     Ok(raw)
 }
@@ -31,6 +37,7 @@ fn error_name(error: &FormatError) -> String {
     match error {
         FormatError::Shared { source, .. } => format!("Shared.{}", variant(format!("{source:?}"))),
         FormatError::Block { source, .. } => format!("Block.{}", variant(format!("{source:?}"))),
+        FormatError::Section { source, .. } => format!("Section.{}", variant(format!("{source:?}"))),
         error => variant(format!("{error:?}")),
     }
 }
@@ -39,10 +46,13 @@ fn error_name(error: &FormatError) -> String {
 fn error_kind(error: &FormatError) -> &'static str {
     match error {
         FormatError::Truncated { .. }
+        | FormatError::NoFooter { .. }
+        | FormatError::Section { source: CodecError::Truncated { .. }, .. }
         | FormatError::Shared { source: CodecError::Truncated { .. }, .. }
         | FormatError::Block { source: CodecError::Truncated { .. }, .. } => "truncated",
         FormatError::UnsupportedVersion { .. }
         | FormatError::Unknown { .. }
+        | FormatError::Section { source: CodecError::Unsupported { .. }, .. }
         | FormatError::Shared { source: CodecError::Unsupported { .. }, .. }
         | FormatError::Block { source: CodecError::Unsupported { .. }, .. } => "unsupported",
         _ => "corrupt",

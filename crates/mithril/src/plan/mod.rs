@@ -10,12 +10,15 @@
 //! | max | exponent and two mantissa bits as one of 256 symbols, classes refined by code length, brotli and zstd 19 |
 
 mod classes;
+mod delta;
 mod grid;
 mod sample;
 mod signs;
 
 #[cfg(test)]
 mod tests;
+
+pub use delta::tensor_against;
 
 use crate::Error;
 use crate::options::{Effort, FrameOptions};
@@ -67,6 +70,9 @@ const MIN_CLASSED: usize = 1 << 14;
 pub fn tensor(source: &[u8], options: &FrameOptions) -> Result<TensorPlan, Error> {
     check_shape(source, options)?;
     let dtype = options.dtype;
+    if !dtype.run_lens().is_empty() {
+        return Ok(quantized(source, options));
+    }
     let Some(layout) = dtype.layout() else { return Ok(without_fields(source, options)) };
     let width = usize::from(layout.width);
     let sample = Sample::of(source, width);
@@ -123,11 +129,23 @@ fn block_len(len: usize) -> u32 {
     u32::try_from(len).unwrap_or(u32::MAX).min(mithril_format::limits::MAX_BLOCK_LEN)
 }
 
+/// Quantised blocks: bytes of a kind together. Compressors are tried only where the data repeats itself.
+fn quantized(source: &[u8], options: &FrameOptions) -> TensorPlan {
+    let unit = options.dtype.unit_len();
+    let compressors = if Sample::of(source, 1).has_repeats() { compressors(options) } else { Vec::new() };
+    let whole = Recipe::Planes { width: 1, compressors: compressors.clone() };
+    let runs = Recipe::Runs { run_lens: options.dtype.run_lens(), compressors };
+    let piece = middle(source, unit);
+    let recipe = if coded_len(&whole, piece) < coded_len(&runs, piece) { whole } else { runs };
+    TensorPlan { recipe, shared: Shared::default(), block_len: block_len(COMPRESSOR_BLOCK / unit * unit) }
+}
+
 /// Types without fields worth coding: integers of several bytes, bools, packed small floats, plain bytes.
 fn without_fields(source: &[u8], options: &FrameOptions) -> TensorPlan {
     let unit = options.dtype.unit_len();
     let width = match options.dtype {
         Dtype::F4 => 0,
+        _ if unit > 8 => 1,
         _ => u8::try_from(unit).unwrap_or(1),
     };
     let piece = middle(source, unit);

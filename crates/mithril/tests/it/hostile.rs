@@ -48,7 +48,8 @@ fn frames_of_later_versions_are_unsupported() {
     let frame = sample("shared_rans8").frame;
     check_refused("version 2", &with_header_unchecked(&frame, |h| h[4] = 2), ErrorKind::Unsupported);
     check_refused("version 0", &with_header_unchecked(&frame, |h| h[4] = 0), ErrorKind::Unsupported);
-    for bit in 3..8 {
+    // Bit 4 is a base.
+    for bit in [3, 5, 6, 7] {
         let flagged = with_header(&frame, |h| h[5] |= 1 << bit);
         check_refused("unknown flag", &flagged, ErrorKind::Unsupported);
     }
@@ -187,6 +188,7 @@ fn block_headers_that_claim_too_much_are_refused() {
         raw_len: None,
         checksums: false,
         shared: Shared::default(),
+        base: None,
     };
     let bomb = frame_of(&header, &vec![(32 << 20, 0, vec![1, 0]); 1000]);
     let options = DecodeOptions::default().with_threads(1);
@@ -245,7 +247,7 @@ fn blocks_and_trailers_that_disagree_are_refused() {
 fn unknown_kinds_and_coders_are_unsupported() {
     let unsupported =
         |name: &str, block: &[u8]| check_refused(name, &frame_of_block(100, block), ErrorKind::Unsupported);
-    for kind in [7, 8, 255] {
+    for kind in [7, 11, 255] {
         unsupported("block kind", &[kind, 0, 0]);
     }
     for coder in [8, 99, 255] {
@@ -267,7 +269,7 @@ fn blocks_that_contradict_themselves_are_refused() {
     corrupt("stored, too short", 100, &[0; 100]);
     corrupt("constant of three bytes", 100, &[1, 1, 2, 3]);
     corrupt("constant of none", 100, &[1]);
-    corrupt("planes of 17 bytes", 100, &[3, 17]);
+    corrupt("runs that do not fill an element", 100, &[3, 17, 1, 16, 1, 0]);
     corrupt("stored plane, too short", 100, &[3, 1, 0, 1, 0, 0, 0, 5]);
     corrupt("nibble of 16", 100, &[3, 0, 1, 16, 1, 0]);
     corrupt("bytes behind planes", 100, &[3, 1, 1, 5, 0]);

@@ -104,7 +104,7 @@ fn float(dtype: Dtype, value: f32) -> Vec<u8> {
             let byte = u64::from(bits >> 31) << 7 | exponent << 3 | u64::from(bits >> 20 & 7);
             byte.to_le_bytes()[..1].to_vec()
         }
-        _ => ((value * 300.0) as i64).to_le_bytes()[..dtype.unit_len()].to_vec(),
+        _ => repeated((value * 300.0) as i64 as u64, dtype.unit_len()),
     }
 }
 
@@ -134,8 +134,13 @@ fn special(dtype: Dtype, random: &mut Random) -> Vec<u8> {
         Dtype::F32 | Dtype::C64 => with(8, 23, 4),
         Dtype::Bf16 => with(8, 7, 2),
         Dtype::F16 => with(5, 10, 2),
-        _ => payload.to_le_bytes()[..dtype.unit_len()].to_vec(),
+        _ => repeated(payload, dtype.unit_len()),
     }
+}
+
+/// The low bytes of a number, or all of them again and again for quantised blocks.
+fn repeated(number: u64, len: usize) -> Vec<u8> {
+    number.to_le_bytes().into_iter().cycle().take(len).collect()
 }
 
 /// A frame built by hand around one recipe, and what it holds.
@@ -178,7 +183,7 @@ impl Build {
             .chunks(self.block_len)
             .map(|block| {
                 let mut coded = vec![0; block.len() + MAX_OVERHEAD];
-                let place = Place { first_byte: offset, next: &[] };
+                let place = Place { first_byte: offset, ..Place::default() };
                 let len = encode_block(&self.recipe, &header.shared, place, block, &mut scratch, &mut coded);
                 coded.truncate(len);
                 offset += block.len() as u64;
@@ -196,6 +201,7 @@ impl Build {
             raw_len: self.known_len.then_some(raw_len),
             checksums: self.checksums,
             shared: Shared::parse(&self.shared.to_bytes()).unwrap(),
+            base: None,
         }
     }
 }
@@ -228,6 +234,7 @@ pub(crate) fn frame_of_block(raw_len: u32, coded: &[u8]) -> Vec<u8> {
         raw_len: Some(u64::from(raw_len)),
         checksums: false,
         shared: Shared::default(),
+        base: None,
     };
     frame_of(&header, &[(raw_len, 0, coded.to_vec())])
 }

@@ -3,6 +3,8 @@
 #![expect(unsafe_code, reason = "vector loads and stores, and calls after feature detection")]
 
 mod checksum;
+mod delta;
+mod delta_elements;
 mod rans12;
 mod rans8_decode;
 mod rans8_encode;

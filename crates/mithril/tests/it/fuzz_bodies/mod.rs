@@ -2,6 +2,18 @@
 //!
 //! The targets in `fuzz/` call these; `fuzz_corpus` replays the committed corpus through them.
 
+mod container;
+mod delta;
+mod df11;
+mod dictionary;
+mod foreign;
+
+pub use container::read_container;
+pub use delta::apply_delta;
+pub use df11::df11_decode;
+pub use dictionary::dictionary_load;
+pub use foreign::{archive, read_gguf, read_pt, read_safetensors};
+
 use mithril::block::{Scratch, Shared, decode_block};
 use mithril::entropy::{huffman, rans12};
 use mithril::{DecodeOptions, Decoder, Dtype, Effort, Encoder, FrameOptions};
@@ -19,6 +31,13 @@ pub const BODIES: &[(&str, Body)] = &[
     ("huffman_decode", huffman_decode),
     ("rans_decode", rans_decode),
     ("against_scalar", against_scalar),
+    ("read_container", read_container),
+    ("read_safetensors", read_safetensors),
+    ("read_pt", read_pt),
+    ("read_gguf", read_gguf),
+    ("df11_decode", df11_decode),
+    ("apply_delta", apply_delta),
+    ("dictionary_load", dictionary_load),
 ];
 
 /// Raw bytes that a frame may decode to here: fuzzing wants many small inputs.
@@ -83,7 +102,7 @@ fn options_and_data(input: &[u8]) -> Option<(FrameOptions, &[u8])> {
     let mut options =
         FrameOptions::default().with_dtype(dtype).with_effort(effort).with_checksum(checksum).with_threads(1);
     let columns = u64::from(b >> 2 & 15);
-    let n = 8 * data.len() as u64 / u64::from(dtype.bits());
+    let n = dtype.elements_in(data.len() as u64);
     if columns > 0 && n.is_multiple_of(columns) && dtype.len_of(n) == Some(data.len() as u64) {
         options = options.with_shape([n / columns, columns]);
     }
@@ -156,7 +175,7 @@ pub fn rans_decode(input: &[u8]) {
 
 fn decode_one(block: &[u8], raw_len: usize) -> Result<Vec<u8>, mithril::CodecError> {
     let mut raw = vec![0; raw_len];
-    decode_block(block, block.len(), &Shared::default(), 0, &mut raw, &mut Scratch::new())?;
+    decode_block(block, block.len(), &Shared::default(), 0, None, &mut raw, &mut Scratch::new())?;
     Ok(raw)
 }
 

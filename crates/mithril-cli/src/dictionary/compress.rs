@@ -1,0 +1,77 @@
+//! `mithril dictionary compress` and `decompress`.
+
+use super::arguments::{CompressArguments, DecompressArguments};
+use super::train::write;
+use super::{load, ratio, records, refused};
+use crate::failure::{Failure, tell};
+use mithril::dictionary::{PackedRecords, Samples, pack};
+use std::path::{Path, PathBuf};
+
+/// Runs `mithril dictionary compress`.
+pub(crate) fn compress(arguments: &CompressArguments) -> Result<(), Failure> {
+    let dictionary = load(&arguments.dictionary, arguments.level)?;
+    let name = arguments.dictionary.display();
+    let failed = |error| refused(&name, &error);
+    let Some(output) = &arguments.output else {
+        let (mut raw_len, mut coded_len) = (0, 0);
+        for path in records::files(&arguments.records)? {
+            let record = std::fs::read(&path).map_err(|error| Failure::read(path.display(), &error))?;
+            let frame = dictionary.compress(&record).map_err(failed)?;
+            (raw_len, coded_len) = (raw_len + record.len() as u64, coded_len + frame.len() as u64);
+            write(&with_suffix(&path), arguments.force, &frame)?;
+        }
+        tell(&summary("files", raw_len, coded_len));
+        return Ok(());
+    };
+    let set = records::read(&arguments.records, arguments.split, usize::MAX)?;
+    let samples = set.samples();
+    let (frames, ends) = dictionary.compress_many(&samples, arguments.threads).map_err(failed)?;
+    let frames = Samples::new(&frames, &ends).expect("ends of frames rise");
+    let packed = pack(&frames).map_err(failed)?;
+    write(output, arguments.force, &packed)?;
+    let what = format!("{}: {} records", output.display(), samples.n_samples());
+    tell(&summary(&what, samples.total_len() as u64, packed.len() as u64));
+    Ok(())
+}
+
+/// Runs `mithril dictionary decompress`.
+pub(crate) fn decompress(arguments: &DecompressArguments) -> Result<(), Failure> {
+    let dictionary = load(&arguments.dictionary, 3)?;
+    let name = arguments.file.display();
+    let failed = |error| refused(&name, &error);
+    let file = std::fs::read(&arguments.file).map_err(|error| Failure::read(&name, &error))?;
+    let single = [file.len()];
+    let packed = PackedRecords::parse(&file);
+    let bytes = match (&packed, arguments.record) {
+        (Ok(packed), Some(record_idx)) => {
+            let frame = packed.frame(record_idx).ok_or_else(|| {
+                Failure::input(format!("`{name}` has no record {record_idx}, only {}", packed.n_records()))
+            })?;
+            dictionary.decompress(frame).map_err(failed)?
+        }
+        (Ok(packed), None) => {
+            dictionary.decompress_many(&packed.frames(), arguments.threads).map_err(failed)?.0
+        }
+        // A frame of its own needs no index.
+        (Err(_), None | Some(0)) if file.starts_with(&[0x28, 0xb5, 0x2f, 0xfd]) => {
+            let frame = Samples::new(&file, &single).expect("one end at the end");
+            dictionary.decompress(frame.get(0)).map_err(failed)?
+        }
+        (Err(error), _) => return Err(failed(error.clone())),
+    };
+    write(&arguments.output, arguments.force, &bytes)?;
+    if arguments.output.as_os_str() != "-" {
+        tell(&format!("{name} -> {}: {} bytes", arguments.output.display(), bytes.len()));
+    }
+    Ok(())
+}
+
+fn summary(what: &str, raw_len: u64, coded_len: u64) -> String {
+    format!("{what}, {raw_len} -> {coded_len} bytes, {:.3} times smaller", ratio(raw_len, coded_len))
+}
+
+fn with_suffix(path: &Path) -> PathBuf {
+    let mut name = path.as_os_str().to_owned();
+    name.push(".zst");
+    name.into()
+}

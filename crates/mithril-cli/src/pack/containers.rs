@@ -1,0 +1,232 @@
+//! Model files to containers, and back.
+
+use super::Done;
+use crate::arguments::{CompressArguments, DecompressArguments, PackTo};
+use crate::failure::Failure;
+use crate::output::{Output, Target, clean_up_on_signal};
+use crate::progress::Meter;
+use crate::source::Source;
+use mithril::container::{Bases, Model, Reader};
+use mithril::pack::{PackOptions, PackSummary, PackedTensor};
+use mithril::repository::{RepositorySummary, pack_repository, unpack_repository};
+use mithril::{Error, pack};
+use serde_json::{Value, json};
+use std::collections::BTreeMap;
+use std::path::Path;
+
+/// Packs a model file.
+pub(super) fn compress(
+    source: Source,
+    target: &Target,
+    arguments: &CompressArguments,
+    bases: &Bases,
+) -> Result<Done, Failure> {
+    let mut options = PackOptions::default()
+        .with_effort(arguments.effort)
+        .with_threads(arguments.threads)
+        .with_digests(arguments.digests)
+        .with_bases(bases.clone())
+        .with_name(source.file_name());
+    options.level = arguments.level;
+    options.alignment_log2 = arguments.alignment.log2();
+    let refused = |error: &Error| Failure::model(&source.name, error);
+    let meter = Meter::new(source.len);
+    let progress = |len| meter.add(len);
+    let summary = match (&source.path, target.regular_file()) {
+        (Some(input), Some(output)) => {
+            clean_up_on_signal();
+            let packed = match arguments.to {
+                PackTo::Container => pack::pack_file(input, output, &options, arguments.force, &progress),
+                PackTo::Safetensors => pack::pack_framed(input, output, &options, arguments.force, &progress),
+            };
+            packed.map_err(|error| refused(&error))?
+        }
+        _ if arguments.to == PackTo::Safetensors => {
+            return Err(Failure::command("`--to safetensors` reads a file and writes a file"));
+        }
+        _ => {
+            let file = source.random_access()?;
+            let output = Output::create(target, arguments.force)?;
+            let name = output.name().to_owned();
+            let packed = pack::pack(&file, output, &options, &progress);
+            let (output, summary) = packed.map_err(|error| written_to(&name, &source.name, &error))?;
+            source.check_unchanged(&file)?;
+            output.commit()?;
+            summary
+        }
+    };
+    Ok(Done {
+        source: source.name.clone(),
+        output: target.name(),
+        raw_len: summary.raw_len,
+        stored_len: summary.packed_len,
+        seconds: meter.elapsed_seconds(),
+        detail: detail(&summary),
+        facts: json!({
+            "format": summary.format,
+            "digest": summary.digest.map(|digest| digest.to_string()),
+            "tensors": summary.tensors.iter().map(tensor_to_json).collect::<Vec<_>>(),
+        }),
+    })
+}
+
+/// Restores the file that a container was made of.
+pub(super) fn decompress(
+    source: Source,
+    target: &Target,
+    arguments: &DecompressArguments,
+    bases: &Bases,
+) -> Result<Done, Failure> {
+    let refused = |error: &Error| Failure::model(&source.name, error);
+    // Without a name, bases are looked for where the header says.
+    let model = match &source.path {
+        Some(path) if bases.is_empty() => Some(Model::open_path(path).map_err(|error| refused(&error))?),
+        _ => None,
+    };
+    let bases = model.as_ref().and_then(Model::bases).unwrap_or(bases);
+    let file = source.random_access()?;
+    let reader = Reader::open(&file).map_err(|error| refused(&error))?;
+    let raw_len = reader.header().map_err(|error| refused(&error))?.original.map(|original| original.len);
+    let meter = Meter::new(raw_len);
+    let progress = |len| meter.add(len);
+    let summary = match (&source.path, target.regular_file()) {
+        (Some(input), Some(output)) => {
+            clean_up_on_signal();
+            pack::unpack_file(input, output, bases, arguments.threads, arguments.force, &progress)
+                .map_err(|error| refused(&error))?
+        }
+        _ => {
+            let output = Output::create(target, arguments.force)?;
+            let name = output.name().to_owned();
+            let unpacked = pack::unpack(&reader, output, bases, arguments.threads, &progress);
+            let (output, summary) = unpacked.map_err(|error| written_to(&name, &source.name, &error))?;
+            source.check_unchanged(&file)?;
+            output.commit()?;
+            summary
+        }
+    };
+    Ok(Done {
+        source: source.name.clone(),
+        output: target.name(),
+        raw_len: summary.raw_len,
+        stored_len: summary.packed_len,
+        seconds: meter.elapsed_seconds(),
+        detail: String::new(),
+        facts: json!({"format": summary.format, "original_name": summary.name}),
+    })
+}
+
+/// Restores the original of a safetensors file whose tensors are frames.
+pub(super) fn decompress_framed(
+    source: Source,
+    target: &Target,
+    arguments: &DecompressArguments,
+) -> Result<Done, Failure> {
+    let (Some(input), Some(output)) = (&source.path, target.regular_file()) else {
+        return Err(Failure::command("a safetensors file with frames is restored from a file to a file"));
+    };
+    clean_up_on_signal();
+    let meter = Meter::new(None);
+    let unpacked =
+        pack::unpack_framed(input, output, arguments.threads, arguments.force, &|len| meter.add(len));
+    let summary = unpacked.map_err(|error| Failure::model(&source.name, &error))?;
+    Ok(Done {
+        source: source.name.clone(),
+        output: target.name(),
+        raw_len: summary.raw_len,
+        stored_len: summary.packed_len,
+        seconds: meter.elapsed_seconds(),
+        detail: String::new(),
+        facts: json!({"format": summary.format, "original_name": summary.name}),
+    })
+}
+
+/// Packs the files below a directory into another.
+pub(super) fn compress_directory(
+    input: &Path,
+    output: &Path,
+    arguments: &CompressArguments,
+    bases: &Bases,
+) -> Result<Done, Failure> {
+    let mut options = PackOptions::default()
+        .with_effort(arguments.effort)
+        .with_threads(arguments.threads)
+        .with_digests(arguments.digests)
+        .with_bases(bases.clone());
+    options.level = arguments.level;
+    options.alignment_log2 = arguments.alignment.log2();
+    clean_up_on_signal();
+    let meter = Meter::new(None);
+    let packed = pack_repository(input, output, &options, arguments.force, &|len| meter.add(len));
+    let summary = packed.map_err(|error| Failure::model(input.display(), &error))?;
+    Ok(directory_done(input, output, &summary, meter.elapsed_seconds()))
+}
+
+/// Restores the files of a packed directory into another.
+pub(super) fn decompress_directory(
+    input: &Path,
+    output: &Path,
+    arguments: &DecompressArguments,
+    bases: &Bases,
+) -> Result<Done, Failure> {
+    clean_up_on_signal();
+    let meter = Meter::new(None);
+    let (threads, force) = (arguments.threads, arguments.force);
+    let unpacked = unpack_repository(input, output, bases, threads, force, &|len| meter.add(len));
+    let summary = unpacked.map_err(|error| Failure::model(input.display(), &error))?;
+    Ok(directory_done(input, output, &summary, meter.elapsed_seconds()))
+}
+
+fn directory_done(input: &Path, output: &Path, summary: &RepositorySummary, seconds: f64) -> Done {
+    let n_resumed = summary.files.iter().filter(|file| file.resumed).count();
+    let resumed = if n_resumed > 0 { format!(", {n_resumed} done before") } else { String::new() };
+    let files = summary.files.iter().map(|file| {
+        json!({
+            "path": file.path,
+            "raw_bytes": file.raw_len,
+            "stored_bytes": file.packed_len,
+            "resumed": file.resumed,
+        })
+    });
+    Done {
+        source: input.display().to_string(),
+        output: output.display().to_string(),
+        raw_len: summary.raw_len,
+        stored_len: summary.packed_len,
+        seconds,
+        detail: format!("{} files{resumed}", summary.files.len()),
+        facts: json!({"format": "directory", "files": files.collect::<Vec<_>>()}),
+    }
+}
+
+/// A failure of work that had an output which the library knows no name of.
+fn written_to(output: &str, source: &str, error: &Error) -> Failure {
+    match error {
+        Error::Io { what, source } if what.starts_with("cannot write") => Failure::write(output, source),
+        _ => Failure::model(source, error),
+    }
+}
+
+/// How many tensors there are of each kind.
+fn detail(summary: &PackSummary) -> String {
+    let mut n_of_kind = BTreeMap::new();
+    for tensor in &summary.tensors {
+        *n_of_kind.entry(tensor.kind).or_insert(0u64) += 1;
+    }
+    let kinds: Vec<String> = n_of_kind.iter().map(|(kind, n)| format!("{n} {}", kind.name())).collect();
+    match kinds.len() {
+        0 | 1 => format!("{} tensors", summary.tensors.len()),
+        _ => format!("{} tensors: {}", summary.tensors.len(), kinds.join(", ")),
+    }
+}
+
+fn tensor_to_json(tensor: &PackedTensor) -> Value {
+    json!({
+        "name": tensor.name,
+        "dtype": tensor.dtype.name(),
+        "shape": tensor.shape,
+        "kind": tensor.kind.name(),
+        "raw_bytes": tensor.raw_len,
+        "stored_bytes": tensor.stored_len,
+    })
+}

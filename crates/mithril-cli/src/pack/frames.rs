@@ -1,0 +1,136 @@
+//! One buffer to a frame, and back, as streams.
+
+use super::Done;
+use crate::arguments::{CompressArguments, DecompressArguments};
+use crate::failure::Failure;
+use crate::output::{Output, Target};
+use crate::progress::Metered;
+use crate::source::Source;
+use mithril::{DecodeOptions, Decoder, Dtype, Encoder, Error, FormatError, FrameOptions};
+use serde_json::json;
+use std::io::{self, Read, Write};
+use std::time::Instant;
+
+/// Bytes read at a time.
+const BUFFER_LEN: usize = 1 << 20;
+
+/// Compresses a buffer.
+pub(super) fn compress(
+    source: Source,
+    target: &Target,
+    arguments: &CompressArguments,
+) -> Result<Done, Failure> {
+    let output = Output::create(target, arguments.force)?;
+    let dtype = arguments.dtype.unwrap_or(Dtype::Bytes);
+    let mut options = FrameOptions::default()
+        .with_dtype(dtype)
+        .with_effort(arguments.effort)
+        .with_threads(arguments.threads);
+    options.level = arguments.level;
+
+    let started = Instant::now();
+    let source_name = source.name.clone();
+    let output_name = output.name().to_owned();
+    let total_len = source.len;
+    let mut reader = Metered::new(source.reader()?, total_len);
+    let refused = |error: &Error| match error {
+        Error::Io { source, .. } => Failure::write(&output_name, source),
+        _ => Failure::library(&source_name, error),
+    };
+    let mut encoder = Encoder::new(output, &options).map_err(|error| refused(&error))?;
+    let mut buffer = vec![0; BUFFER_LEN];
+    loop {
+        let len = read_some(&mut reader, &mut buffer).map_err(|error| Failure::read(&source_name, &error))?;
+        if len == 0 {
+            break;
+        }
+        encoder.write_all(&buffer[..len]).map_err(|error| match library_error(&error) {
+            Some(error) => refused(error),
+            None => Failure::write(&output_name, &error),
+        })?;
+    }
+    let output = encoder.finish().map_err(|error| refused(&error))?;
+    let raw_len = reader.finish();
+    let stored_len = output.commit()?;
+    Ok(Done {
+        source: source_name,
+        output: output_name,
+        raw_len,
+        stored_len,
+        seconds: started.elapsed().as_secs_f64(),
+        detail: format!("as {}", dtype.name()),
+        facts: json!({"format": "frame", "dtype": dtype.name()}),
+    })
+}
+
+/// Restores a buffer.
+pub(super) fn decompress(
+    source: Source,
+    target: &Target,
+    arguments: &DecompressArguments,
+) -> Result<Done, Failure> {
+    let started = Instant::now();
+    let source_name = source.name.clone();
+    let options = DecodeOptions::default().with_threads(arguments.threads);
+    let total_len = source.len;
+    let reader = Metered::new(source.reader()?, total_len);
+    let mut decoder =
+        Decoder::with_options(reader, &options).map_err(|error| refused(&source_name, &error))?;
+    // Only now: a file that is no frame at all must not cost the user an existing output, nor a hint about it.
+    let mut output = Output::create(target, arguments.force)?;
+    let output_name = output.name().to_owned();
+    let mut buffer = vec![0; BUFFER_LEN];
+    let mut raw_len = 0;
+    loop {
+        let len = read_some(&mut decoder, &mut buffer).map_err(|error| match library_error(&error) {
+            Some(error) => refused(&source_name, error),
+            None => Failure::read(&source_name, &error),
+        })?;
+        if len == 0 {
+            break;
+        }
+        output.write_all(&buffer[..len]).map_err(|error| Failure::write(&output_name, &error))?;
+        raw_len += len as u64;
+    }
+    let stored_len = decoder.into_inner().finish();
+    output.commit()?;
+    Ok(Done {
+        source: source_name,
+        output: output_name,
+        raw_len,
+        stored_len,
+        seconds: started.elapsed().as_secs_f64(),
+        detail: String::new(),
+        facts: json!({"format": "frame"}),
+    })
+}
+
+/// A file that is no intact frame, with the cure for the likely mistakes.
+pub(crate) fn refused(name: &str, error: &Error) -> Failure {
+    let failure = Failure::library(name, error);
+    match error {
+        Error::Format(FormatError::NotAFrame { .. }) => {
+            failure.with_hint("only files made by `mithril compress` can be read")
+        }
+        _ => failure,
+    }
+}
+
+/// Reads until the buffer is full or the data ends.
+fn read_some(reader: &mut impl Read, buffer: &mut [u8]) -> io::Result<usize> {
+    let mut len = 0;
+    while len < buffer.len() {
+        match reader.read(&mut buffer[len..]) {
+            Ok(0) => break,
+            Ok(n) => len += n,
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(len)
+}
+
+/// The library's own error, where an `io::Error` carries one.
+fn library_error(error: &io::Error) -> Option<&Error> {
+    error.get_ref().and_then(|inner| inner.downcast_ref())
+}

@@ -1,0 +1,80 @@
+//! The context of every element, from the base alone.
+
+use super::header::{Rule, Rules};
+use super::{MAX_CONTEXTS, Number};
+
+/// Writes the context of each element of `base` to `out`.
+pub(super) fn assign(number: Number, rules: &Rules, base: &[u8], out: &mut Vec<u8>) {
+    let n = base.len() / number.width;
+    out.resize(n, 0);
+    let mut firsts = [0; MAX_CONTEXTS];
+    let mut first = 0;
+    for (at, rule) in rules.rules.iter().enumerate() {
+        firsts[at] = first;
+        first += rule.n_contexts;
+    }
+    if rules.rows.is_empty() {
+        assign_by(number, rules.rules[0], 0, base, out);
+        return;
+    }
+    let row_bytes = rules.row_len.saturating_mul(number.width);
+    for ((base, out), &rule) in base.chunks(row_bytes).zip(out.chunks_mut(rules.row_len)).zip(&rules.rows) {
+        let rule = usize::from(rule);
+        assign_by(number, rules.rules[rule], firsts[rule], base, out);
+    }
+}
+
+fn assign_by(number: Number, rule: Rule, first: u8, base: &[u8], out: &mut [u8]) {
+    // Written once per width, so that the compiler makes vector code of each.
+    match number.width {
+        1 => each(out, base.as_chunks::<1>().0, first, rule, |x| number.magnitude(u64::from(x[0]))),
+        2 => {
+            let mask = number.magnitude(u64::from(u16::MAX));
+            let done = match crate::arch::avx2() {
+                Some(avx2) if !rule.cyclic => {
+                    avx2.delta_contexts_16(number.sign, rule.shift, rule.low, rule.n_contexts - 1, base, out)
+                }
+                _ => 0,
+            };
+            out[..done].iter_mut().for_each(|context| *context += first);
+            let base = &base.as_chunks::<2>().0[done..];
+            each(&mut out[done..], base, first, rule, |x| u64::from(u16::from_le_bytes(x)) & mask);
+        }
+        4 => {
+            let mask = number.magnitude(u64::from(u32::MAX));
+            each(out, base.as_chunks::<4>().0, first, rule, |x| u64::from(u32::from_le_bytes(x)) & mask);
+        }
+        _ => {
+            let mask = number.magnitude(u64::MAX);
+            each(out, base.as_chunks::<8>().0, first, rule, |x| u64::from_le_bytes(x) & mask);
+        }
+    }
+}
+
+#[inline(always)]
+#[expect(clippy::cast_possible_truncation, reason = "clamped to fewer than sixteen contexts")]
+fn each<T: Copy>(out: &mut [u8], base: &[T], first: u8, rule: Rule, magnitude: impl Fn(T) -> u64) {
+    let last = u64::from(rule.n_contexts - 1);
+    let low = u64::from(rule.low);
+    if rule.cyclic {
+        for (out, &x) in out.iter_mut().zip(base) {
+            *out = first + ((magnitude(x) >> rule.shift) & last) as u8;
+        }
+    } else {
+        for (out, &x) in out.iter_mut().zip(base) {
+            *out = first + (magnitude(x) >> rule.shift).saturating_sub(low).min(last) as u8;
+        }
+    }
+}
+
+/// How many elements each context has.
+pub(super) fn count(contexts: &[u8]) -> [usize; MAX_CONTEXTS] {
+    let mut counts = [0u32; MAX_CONTEXTS];
+    let whole = contexts.len() / 128 * 128;
+    match crate::arch::avx2() {
+        Some(avx2) => avx2.count_all(&contexts[..whole], 0, &mut counts),
+        None => contexts[..whole].iter().for_each(|&context| counts[usize::from(context)] += 1),
+    }
+    contexts[whole..].iter().for_each(|&context| counts[usize::from(context)] += 1);
+    counts.map(|count| count as usize)
+}

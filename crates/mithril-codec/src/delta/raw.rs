@@ -1,0 +1,115 @@
+//! Kept bits of the moved elements: whole bytes as bytes, the bits above them as strings of single bits.
+//!
+//! An element that keeps `8 b + r` bits has its low byte in the first byte plane and so on, and its top `r` bits in
+//! the first `r` bit planes. Planes hold the elements that reach them, in order, and nothing for the others, so
+//! their lengths follow from the classes.
+
+use crate::CodecError;
+use crate::bytes::Cursor;
+
+/// Bytes behind a plane of bits that kernels may touch.
+pub(super) const SLACK: usize = 16;
+
+/// Kept bytes of an element at most.
+const MAX_BYTES: usize = 8;
+
+/// How many elements keep how many bits.
+pub(super) type RawCounts = [usize; 64];
+
+/// Elements that reach each plane of bits, and each plane of bytes.
+pub(super) fn plane_lens(counts: &RawCounts) -> ([usize; 7], [usize; MAX_BYTES]) {
+    let (mut bits, mut bytes) = ([0; 7], [0; MAX_BYTES]);
+    for (len, &count) in counts.iter().enumerate() {
+        bits[..len % 8].iter_mut().for_each(|n| *n += count);
+        bytes[..len / 8].iter_mut().for_each(|n| *n += count);
+    }
+    (bits, bytes)
+}
+
+/// Reads all planes off `cursor`: the single bits of every element to `bits`, and the byte planes as they stand.
+pub(super) fn read<'a>(
+    cursor: &mut Cursor<'a>,
+    raw_lens: &[u8],
+    counts: &RawCounts,
+    padded: &mut Vec<u8>,
+    bits: &mut Vec<u8>,
+) -> Result<[&'a [u8]; MAX_BYTES], CodecError> {
+    let (bit_lens, byte_lens) = plane_lens(counts);
+    bits.clear();
+    bits.resize(raw_lens.len(), 0);
+    for (plane, &n) in (0u8..).zip(&bit_lens) {
+        if n == 0 {
+            break;
+        }
+        let string = cursor.take(n.div_ceil(8))?;
+        if !n.is_multiple_of(8) && string.last().is_some_and(|last| last >> (n % 8) != 0) {
+            return Err(CodecError::corrupt("fill bits of a bit plane"));
+        }
+        padded.clear();
+        padded.extend_from_slice(string);
+        padded.extend([0; SLACK]);
+        add_plane(plane, padded, raw_lens, bits);
+    }
+    let mut planes = [&[][..]; MAX_BYTES];
+    for (plane, &n) in planes.iter_mut().zip(&byte_lens) {
+        *plane = cursor.take(n)?;
+    }
+    Ok(planes)
+}
+
+/// Hands the bits of a plane to the elements that reach it.
+fn add_plane(plane: u8, string: &[u8], raw_lens: &[u8], bits: &mut [u8]) {
+    let (done, mut at) = match crate::arch::avx2() {
+        Some(avx2) => avx2.delta_add_bits(plane, string, raw_lens, bits),
+        None => (0, 0),
+    };
+    for (bits, &len) in bits[done..].iter_mut().zip(&raw_lens[done..]) {
+        if len % 8 > plane {
+            *bits |= (string[at / 8] >> (at % 8) & 1) << plane;
+            at += 1;
+        }
+    }
+}
+
+/// Appends all planes; `bits` are the top bits of every element, `low_byte` gives byte `j` of the element `i` below them.
+pub(super) fn write(
+    raw_lens: &[u8],
+    counts: &RawCounts,
+    bits: &[u8],
+    low_byte: impl Fn(usize, usize) -> u8,
+    out: &mut Vec<u8>,
+) {
+    let (bit_lens, byte_lens) = plane_lens(counts);
+    for (plane, &n) in (0u8..).zip(&bit_lens) {
+        if n == 0 {
+            break;
+        }
+        let start = out.len();
+        out.resize(start + n.div_ceil(8) + SLACK, 0);
+        take_plane(plane, raw_lens, bits, &mut out[start..]);
+        out.truncate(start + n.div_ceil(8));
+    }
+    for (plane, _) in byte_lens.iter().enumerate().filter(|(_, n)| **n > 0) {
+        for (first, lens) in (0..).step_by(32).zip(raw_lens.chunks(32)) {
+            // Elements that keep whole bytes are rare where elements are short.
+            if usize::from(lens.iter().fold(0, |seen, len| (*len).max(seen))) / 8 > plane {
+                let reaching = (first..).zip(lens).filter(|(_, len)| usize::from(**len) / 8 > plane);
+                out.extend(reaching.map(|(at, _)| low_byte(at, plane)));
+            }
+        }
+    }
+}
+
+/// Collects the bits of a plane from the elements that reach it.
+fn take_plane(plane: u8, raw_lens: &[u8], bits: &[u8], string: &mut [u8]) {
+    let (done, mut at) = match crate::arch::avx2() {
+        Some(avx2) => avx2.delta_take_bits(plane, raw_lens, bits, string),
+        None => (0, 0),
+    };
+    for (bits, &len) in bits[done..].iter().zip(&raw_lens[done..]) {
+        if len % 8 > plane {
+            string[at / 8] |= (bits >> plane & 1) << (at % 8);
+            at += 1;
+        }
+    }
+}

@@ -1,0 +1,148 @@
+//! Small records to zstd frames with a dictionary, and back.
+
+use super::header::Header;
+use crate::CodecError;
+use zstd::bulk::{Compressor, Decompressor};
+use zstd::dict::{DecoderDictionary, EncoderDictionary};
+use zstd::zstd_safe::{CParameter, compress_bound, get_dict_id_from_frame, get_frame_content_size};
+
+/// A dictionary whose tables are ready for a level, to be shared by threads.
+pub struct Prepared {
+    encoder: EncoderDictionary<'static>,
+    decoder: DecoderDictionary<'static>,
+    header: Header,
+}
+
+impl std::fmt::Debug for Prepared {
+    fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        formatter.debug_struct("Prepared").field("header", &self.header).finish_non_exhaustive()
+    }
+}
+
+impl Prepared {
+    /// Prepares a dictionary, with or without a header.
+    ///
+    /// # Errors
+    /// When its header is damaged.
+    pub fn new(dictionary: &[u8], level: i32) -> Result<Self, CodecError> {
+        let header = Header::parse(dictionary)?;
+        let refused = |_| CodecError::corrupt("dictionary that zstd does not load");
+        Ok(Self {
+            encoder: EncoderDictionary::try_copy(dictionary, level).map_err(refused)?,
+            decoder: DecoderDictionary::try_copy(dictionary).map_err(refused)?,
+            header,
+        })
+    }
+
+    /// What the dictionary says about itself.
+    pub fn header(&self) -> &Header {
+        &self.header
+    }
+
+    /// Compresses records on one thread.
+    ///
+    /// # Errors
+    /// When libzstd has no memory.
+    pub fn compressor(&self) -> Result<RecordCompressor<'_>, CodecError> {
+        let failed = |_| CodecError::corrupt("zstd did not start");
+        let mut inner = Compressor::with_prepared_dictionary(&self.encoder).map_err(failed)?;
+        inner.set_parameter(CParameter::ChecksumFlag(false)).map_err(failed)?;
+        Ok(RecordCompressor { inner })
+    }
+
+    /// Decompresses records on one thread.
+    ///
+    /// # Errors
+    /// When libzstd has no memory.
+    pub fn decompressor(&self) -> Result<RecordDecompressor<'_>, CodecError> {
+        let failed = |_| CodecError::corrupt("zstd did not start");
+        let inner = Decompressor::with_prepared_dictionary(&self.decoder).map_err(failed)?;
+        Ok(RecordDecompressor { inner })
+    }
+}
+
+/// Makes frames of records. See [`Prepared::compressor`].
+pub struct RecordCompressor<'a> {
+    inner: Compressor<'a>,
+}
+
+impl std::fmt::Debug for RecordCompressor<'_> {
+    fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        formatter.debug_struct("RecordCompressor").finish_non_exhaustive()
+    }
+}
+
+impl RecordCompressor<'_> {
+    /// Whether frames carry a checksum of the record, 4 bytes, which every decoder verifies.
+    ///
+    /// # Errors
+    /// When libzstd refuses.
+    pub fn set_checksum(&mut self, checksum: bool) -> Result<(), CodecError> {
+        let refused = |_| CodecError::corrupt("zstd refused a parameter");
+        self.inner.set_parameter(CParameter::ChecksumFlag(checksum)).map_err(refused)
+    }
+
+    /// Adds the frame of a record to `out`; returns its length.
+    ///
+    /// # Errors
+    /// When libzstd has no memory.
+    pub fn append(&mut self, record: &[u8], out: &mut Vec<u8>) -> Result<usize, CodecError> {
+        let start = out.len();
+        out.resize(start + compress_bound(record.len()), 0);
+        let len = self
+            .inner
+            .compress_to_buffer(record, &mut out[start..])
+            .map_err(|_| CodecError::corrupt("zstd did not compress a record"))?;
+        out.truncate(start + len);
+        Ok(len)
+    }
+}
+
+/// Makes records of frames. See [`Prepared::decompressor`].
+pub struct RecordDecompressor<'a> {
+    inner: Decompressor<'a>,
+}
+
+impl std::fmt::Debug for RecordDecompressor<'_> {
+    fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        formatter.debug_struct("RecordDecompressor").finish_non_exhaustive()
+    }
+}
+
+/// No zstd frame grows by more when it is decoded: a block of 128 KiB takes at least four bytes.
+const MAX_RATIO: u64 = 1 << 15;
+
+impl RecordDecompressor<'_> {
+    /// Adds the record of a frame to `out`, if it has at most `max_len` bytes; returns its length. The frame must state
+    /// the size of its content.
+    ///
+    /// # Errors
+    /// When the frame is damaged, needs another dictionary, or holds more.
+    pub fn append(&mut self, frame: &[u8], max_len: usize, out: &mut Vec<u8>) -> Result<usize, CodecError> {
+        let stated = match get_frame_content_size(frame) {
+            Ok(Some(len)) => len,
+            Ok(None) => return Err(CodecError::corrupt("zstd frame that does not state its size")),
+            Err(_) => return Err(CodecError::corrupt("zstd frame header")),
+        };
+        if stated > frame.len() as u64 * MAX_RATIO {
+            return Err(CodecError::corrupt("zstd frame that states more than it can hold"));
+        }
+        let len = usize::try_from(stated).ok().filter(|&len| len <= max_len);
+        let len = len.ok_or(CodecError::corrupt("zstd frame that holds more than is allowed"))?;
+        let start = out.len();
+        out.resize(start + len, 0);
+        let decoded = self.inner.decompress_to_buffer(frame, &mut out[start..]);
+        match decoded {
+            Ok(decoded_len) if decoded_len == len => Ok(len),
+            _ => {
+                out.truncate(start);
+                Err(CodecError::corrupt("zstd frame, or it needs another dictionary"))
+            }
+        }
+    }
+}
+
+/// The id of the dictionary that a frame needs; nothing when it names none.
+pub fn dictionary_id_of_frame(frame: &[u8]) -> Option<u32> {
+    get_dict_id_from_frame(frame).map(std::num::NonZero::get)
+}

@@ -1,0 +1,445 @@
+//! Entries: what a container knows of each tensor, and the index that lists them.
+
+use crate::forever::{entry_flags, entry_kind, rounding};
+use crate::limits::{MAX_NAME_LEN, MAX_RANK};
+use crate::tensor_info::shown;
+use crate::{Digest, FormatError};
+use mithril_codec::Dtype;
+use std::collections::HashSet;
+
+/// A tensor of a container, or the bytes of the original file that belong to no tensor.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Entry {
+    /// Name of the tensor; empty for glue.
+    pub name: String,
+    /// Type of its elements.
+    pub dtype: Dtype,
+    /// Its dimensions.
+    pub shape: Vec<u64>,
+    /// Whether it is the glue: the bytes of the original file that belong to no tensor, in order.
+    pub glue: bool,
+    /// Bytes of the glue that stand before this tensor in the original file, behind the tensor before it.
+    pub glue_before: u64,
+    /// Digest of the raw bytes, if the writer took it.
+    pub digest: Option<Digest>,
+    /// Where its bytes come from.
+    pub content: Content,
+}
+
+/// Where the bytes of a tensor come from.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Content {
+    /// A frame of its own.
+    Full {
+        /// Bytes of the frame.
+        len: u64,
+        /// Checksum of the frame's bytes.
+        checksum: u64,
+    },
+    /// The same bytes as an earlier entry.
+    Ref {
+        /// Number of that entry, which is no `Ref` itself.
+        entry_idx: usize,
+    },
+    /// The same bytes as a tensor of the base.
+    Copy {
+        /// Digest of the base tensor's raw bytes.
+        base: Digest,
+        /// What the base calls it; nothing when it has the same name.
+        base_name: Option<String>,
+    },
+    /// A frame that is decoded with a tensor of the base.
+    Delta {
+        /// Digest of the base tensor's raw bytes.
+        base: Digest,
+        /// What the base calls it; nothing when it has the same name.
+        base_name: Option<String>,
+        /// Bytes of the frame.
+        len: u64,
+        /// Checksum of the frame's bytes.
+        checksum: u64,
+    },
+    /// Another tensor of this container, rounded to this tensor's dtype.
+    Derived {
+        /// Number of that entry: an F32 tensor that is not derived itself.
+        entry_idx: usize,
+        /// How it is rounded.
+        rounding: Rounding,
+    },
+}
+
+/// How a wider float becomes a narrower one.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Rounding {
+    /// To the nearest, ties to even; the low mantissa bits of a NaN are dropped and its quiet bit is set.
+    NearestEven,
+}
+
+/// The kinds of content, without what they carry.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+#[non_exhaustive]
+pub enum EntryKind {
+    /// A frame of its own.
+    Full,
+    /// The same as an earlier entry.
+    Ref,
+    /// The same as a base tensor.
+    Copy,
+    /// Coded against a base tensor.
+    Delta,
+    /// Rounded from another entry.
+    Derived,
+}
+
+impl EntryKind {
+    const ALL: [Self; 5] = [Self::Full, Self::Ref, Self::Copy, Self::Delta, Self::Derived];
+
+    /// Its number in files.
+    pub(super) fn id(self) -> u8 {
+        match self {
+            Self::Full => entry_kind::FULL,
+            Self::Ref => entry_kind::REF,
+            Self::Copy => entry_kind::COPY,
+            Self::Delta => entry_kind::DELTA,
+            Self::Derived => entry_kind::DERIVED,
+        }
+    }
+
+    pub(super) fn from_id(id: u8) -> Option<Self> {
+        Self::ALL.into_iter().find(|kind| kind.id() == id)
+    }
+
+    /// Its name in reports.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Full => "full",
+            Self::Ref => "ref",
+            Self::Copy => "copy",
+            Self::Delta => "delta",
+            Self::Derived => "derived",
+        }
+    }
+}
+
+impl Entry {
+    /// The kind of its content.
+    pub fn kind(&self) -> EntryKind {
+        match self.content {
+            Content::Full { .. } => EntryKind::Full,
+            Content::Ref { .. } => EntryKind::Ref,
+            Content::Copy { .. } => EntryKind::Copy,
+            Content::Delta { .. } => EntryKind::Delta,
+            Content::Derived { .. } => EntryKind::Derived,
+        }
+    }
+
+    /// Length and checksum of its frame, if it has one.
+    pub fn frame(&self) -> Option<(u64, u64)> {
+        match self.content {
+            Content::Full { len, checksum } | Content::Delta { len, checksum, .. } => Some((len, checksum)),
+            _ => None,
+        }
+    }
+
+    /// Digest and name of the base tensor, if it needs one.
+    pub fn base(&self) -> Option<(Digest, &str)> {
+        match &self.content {
+            Content::Copy { base, base_name } | Content::Delta { base, base_name, .. } => {
+                Some((*base, base_name.as_deref().unwrap_or(&self.name)))
+            }
+            _ => None,
+        }
+    }
+
+    /// What messages call it.
+    pub fn label(&self) -> &str {
+        if self.glue { "bytes outside all tensors" } else { &self.name }
+    }
+
+    /// Raw bytes of the tensor.
+    pub fn raw_len(&self) -> u64 {
+        raw_len(self.dtype, &self.shape).expect("checked when the entry was read or written")
+    }
+}
+
+/// Raw bytes of a shape, if they are whole and fit 64 bits.
+pub(super) fn raw_len(dtype: Dtype, shape: &[u64]) -> Option<u64> {
+    shape.iter().try_fold(1u64, |n, &dimension| n.checked_mul(dimension)).and_then(|n| dtype.len_of(n))
+}
+
+/// Whether a tensor may have this name. Names are not paths, but people make paths of them: no NUL, no `..` between
+/// slashes, no absolute ones, and no longer than 4096 bytes.
+pub fn is_safe_name(name: &str) -> bool {
+    name.len() <= MAX_NAME_LEN
+        && !name.contains('\0')
+        && !name.starts_with('/')
+        && !name.split(['/', '\\']).any(|part| part == "..")
+}
+
+/// The raw bytes of an index.
+pub(super) fn write_index(entries: &[Entry]) -> Vec<u8> {
+    let mut out = Vec::new();
+    push_number(entries.len() as u64, &mut out);
+    for entry in entries {
+        let flag = |set: bool, flag: u8| if set { flag } else { 0 };
+        let base_name = match &entry.content {
+            Content::Copy { base_name, .. } | Content::Delta { base_name, .. } => base_name.as_deref(),
+            _ => None,
+        };
+        out.push(
+            entry.kind().id()
+                | flag(entry.glue, entry_flags::GLUE)
+                | flag(entry.digest.is_some(), entry_flags::DIGEST)
+                | flag(base_name.is_some(), entry_flags::BASE_NAME),
+        );
+        push_text(&entry.name, &mut out);
+        out.push(entry.dtype.id());
+        push_number(entry.shape.len() as u64, &mut out);
+        entry.shape.iter().for_each(|&dimension| push_number(dimension, &mut out));
+        push_number(entry.glue_before, &mut out);
+        if let Some(digest) = entry.digest {
+            out.extend(digest.0);
+        }
+        match &entry.content {
+            Content::Full { .. } => {}
+            Content::Copy { base, .. } | Content::Delta { base, .. } => {
+                out.extend(base.0);
+                if let Some(name) = base_name {
+                    push_text(name, &mut out);
+                }
+            }
+            Content::Ref { entry_idx } => push_number(*entry_idx as u64, &mut out),
+            Content::Derived { entry_idx, rounding: Rounding::NearestEven } => {
+                push_number(*entry_idx as u64, &mut out);
+                out.push(rounding::NEAREST_EVEN);
+            }
+        }
+        if let Some((len, checksum)) = entry.frame() {
+            push_number(len, &mut out);
+            out.extend(checksum.to_le_bytes());
+        }
+    }
+    out
+}
+
+/// Reads an index. `offset` is where it stands in the file, for messages.
+pub(super) fn parse_index(raw: &[u8], offset: u64) -> Result<Vec<Entry>, FormatError> {
+    let mut reader = IndexReader { rest: raw, offset, entry_idx: 0, names: HashSet::new() };
+    let n_entries = reader.number()?;
+    // Grown as entries are read: a count is only a claim.
+    let mut entries = Vec::new();
+    for _ in 0..n_entries {
+        entries.push(reader.entry()?);
+        reader.entry_idx += 1;
+    }
+    if !reader.rest.is_empty() {
+        return Err(FormatError::Corrupt { what: "bytes behind the last entry of the index", offset });
+    }
+    check_links(&entries, offset)?;
+    Ok(entries)
+}
+
+/// Entries that point to others point to ones that have content of their own; glue is first, and there is enough.
+fn check_links(entries: &[Entry], offset: u64) -> Result<(), FormatError> {
+    let mut glue_len = 0;
+    let mut glue_used = 0u64;
+    for (entry_idx, entry) in entries.iter().enumerate() {
+        let corrupt = |what| {
+            let name = shown(&entry.name);
+            Err(FormatError::Entry { entry_idx: entry_idx as u64, name, what, offset })
+        };
+        if entry.glue {
+            // First, so that salvage meets it before everything it describes.
+            if entry_idx != 0
+                || entry.kind() != EntryKind::Full
+                || !entry.name.is_empty()
+                || entry.glue_before != 0
+            {
+                return corrupt(
+                    "glue that is not the first entry, has a name or glue, or is not stored in full",
+                );
+            }
+            glue_len = entry.raw_len();
+        }
+        glue_used = match glue_used.checked_add(entry.glue_before) {
+            Some(used) if used <= glue_len => used,
+            _ => return corrupt("tensors that stand behind more glue than there is"),
+        };
+        match entry.content {
+            Content::Ref { entry_idx: target_idx } => {
+                let Some(target) = entries[..entry_idx].get(target_idx) else {
+                    return corrupt("a reference that does not point to an earlier tensor");
+                };
+                if target.glue || target.kind() == EntryKind::Ref || target.raw_len() != entry.raw_len() {
+                    return corrupt("a reference to something that has other bytes");
+                }
+            }
+            Content::Derived { entry_idx: target_idx, .. } => {
+                let fits = |target: &Entry| {
+                    !target.glue
+                        && target.dtype == Dtype::F32
+                        && matches!(target.kind(), EntryKind::Full | EntryKind::Copy | EntryKind::Delta)
+                        && target.raw_len() == 2 * entry.raw_len()
+                };
+                if !matches!(entry.dtype, Dtype::Bf16 | Dtype::F16)
+                    || !entries.get(target_idx).is_some_and(fits)
+                {
+                    return corrupt("a tensor derived from something that it is no rounding of");
+                }
+            }
+            _ => {}
+        }
+    }
+    Ok(())
+}
+
+/// Reads the fields of an index, each checked.
+struct IndexReader<'a> {
+    rest: &'a [u8],
+    offset: u64,
+    /// Number of the entry that is being read.
+    entry_idx: u64,
+    /// Names of the tensors before it. A second one is refused where it stands: an index of nothing but the same name
+    /// must not fill memory first.
+    names: HashSet<&'a str>,
+}
+
+impl<'a> IndexReader<'a> {
+    fn corrupt(&self, what: &'static str) -> FormatError {
+        let (entry_idx, offset) = (self.entry_idx, self.offset);
+        FormatError::Entry { entry_idx, name: String::new(), what, offset }
+    }
+
+    fn take(&mut self, len: u64) -> Result<&'a [u8], FormatError> {
+        let len = usize::try_from(len).ok();
+        let (head, rest) = len
+            .and_then(|len| self.rest.split_at_checked(len))
+            .ok_or_else(|| self.corrupt("index that ends inside an entry"))?;
+        self.rest = rest;
+        Ok(head)
+    }
+
+    fn array<const N: usize>(&mut self) -> Result<[u8; N], FormatError> {
+        let mut array = [0; N];
+        array.copy_from_slice(self.take(N as u64)?);
+        Ok(array)
+    }
+
+    fn byte(&mut self) -> Result<u8, FormatError> {
+        Ok(self.array::<1>()?[0])
+    }
+
+    /// Seven bits a byte, the lowest first, the high bit set on all but the last; as short as possible.
+    fn number(&mut self) -> Result<u64, FormatError> {
+        let mut number = 0;
+        for shift in (0..64).step_by(7) {
+            let byte = self.byte()?;
+            let bits = u64::from(byte & 0x7f);
+            if bits << shift >> shift != bits || byte == 0 && shift > 0 {
+                break;
+            }
+            number |= bits << shift;
+            if byte < 0x80 {
+                return Ok(number);
+            }
+        }
+        Err(self.corrupt("a number of more than 64 bits, or with needless zeros"))
+    }
+
+    fn index(&mut self) -> Result<usize, FormatError> {
+        let number = self.number()?;
+        usize::try_from(number).map_err(|_| self.corrupt("entry number above all others"))
+    }
+
+    fn text(&mut self) -> Result<&'a str, FormatError> {
+        let len = self.number()?;
+        let text = std::str::from_utf8(self.take(len)?);
+        let text = text.map_err(|_| self.corrupt("name that is not UTF-8"))?;
+        if !is_safe_name(text) {
+            return Err(self.corrupt("name that is too long, absolute, or has `..` or NUL in it"));
+        }
+        Ok(text)
+    }
+
+    fn entry(&mut self) -> Result<Entry, FormatError> {
+        let tag = self.byte()?;
+        let has = |flag: u8| tag & flag != 0;
+        let kind = EntryKind::from_id(tag & entry_kind::MASK).filter(|_| tag & !entry_flags::KNOWN == 0);
+        let kind =
+            kind.ok_or(FormatError::Unknown { what: "entry kind", id: u32::from(tag), offset: self.offset })?;
+        let name = self.text()?;
+        let glue = has(entry_flags::GLUE);
+        if !glue && !self.names.insert(name) {
+            let (entry_idx, name, offset) = (self.entry_idx, shown(name), self.offset);
+            return Err(FormatError::Entry { entry_idx, name, what: "two tensors of the same name", offset });
+        }
+        let dtype_id = self.byte()?;
+        let dtype = Dtype::from_id(dtype_id).ok_or(FormatError::Unknown {
+            what: "dtype",
+            id: u32::from(dtype_id),
+            offset: self.offset,
+        })?;
+        let rank = self.number()?;
+        if rank > MAX_RANK as u64 {
+            let limit = MAX_RANK as u64;
+            return Err(FormatError::Limit { what: "rank", found: rank, limit, offset: self.offset });
+        }
+        let shape = (0..rank).map(|_| self.number()).collect::<Result<Vec<u64>, _>>()?;
+        if raw_len(dtype, &shape).is_none() {
+            return Err(self.corrupt("shape that is too large or does not fill whole bytes"));
+        }
+        let glue_before = self.number()?;
+        let digest =
+            if has(entry_flags::DIGEST) { Some(Digest(self.array::<{ Digest::LEN }>()?)) } else { None };
+        let based = matches!(kind, EntryKind::Copy | EntryKind::Delta);
+        if has(entry_flags::BASE_NAME) && !based {
+            return Err(self.corrupt("base name of a tensor without a base"));
+        }
+        let base = match based {
+            true => Some(Digest(self.array::<{ Digest::LEN }>()?)),
+            false => None,
+        };
+        let base_name = if has(entry_flags::BASE_NAME) { Some(self.text()?.to_owned()) } else { None };
+        let content = match (kind, base) {
+            (EntryKind::Copy, Some(base)) => Content::Copy { base, base_name },
+            (EntryKind::Delta, Some(base)) => {
+                let (len, checksum) = self.frame()?;
+                Content::Delta { base, base_name, len, checksum }
+            }
+            (EntryKind::Ref, _) => Content::Ref { entry_idx: self.index()? },
+            (EntryKind::Derived, _) => {
+                let entry_idx = self.index()?;
+                match self.byte()? {
+                    rounding::NEAREST_EVEN => Content::Derived { entry_idx, rounding: Rounding::NearestEven },
+                    id => {
+                        let offset = self.offset;
+                        return Err(FormatError::Unknown { what: "rounding", id: u32::from(id), offset });
+                    }
+                }
+            }
+            _ => {
+                let (len, checksum) = self.frame()?;
+                Content::Full { len, checksum }
+            }
+        };
+        Ok(Entry { name: name.to_owned(), dtype, shape, glue, glue_before, digest, content })
+    }
+
+    fn frame(&mut self) -> Result<(u64, u64), FormatError> {
+        Ok((self.number()?, u64::from_le_bytes(self.array()?)))
+    }
+}
+
+fn push_number(mut number: u64, out: &mut Vec<u8>) {
+    while number >= 0x80 {
+        out.push(number.to_le_bytes()[0] | 0x80);
+        number >>= 7;
+    }
+    out.push(number.to_le_bytes()[0]);
+}
+
+fn push_text(text: &str, out: &mut Vec<u8>) {
+    push_number(text.len() as u64, out);
+    out.extend(text.as_bytes());
+}

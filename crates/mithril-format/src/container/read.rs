@@ -1,0 +1,192 @@
+//! Opens a container from any place: the end first, then only what is asked for.
+
+use super::entry::{Entry, parse_index};
+use super::{Footer, Header, Prologue, Record, footer};
+use crate::{Digest, FormatError, ReadAt, ReadError};
+use std::collections::HashMap;
+
+/// Bytes read from the end at first: footer and index of all but the largest containers.
+const TAIL_LEN: u64 = 64 << 10;
+
+/// What a container holds and where, once footer and index are checked.
+#[derive(Debug)]
+pub struct Directory {
+    entries: Vec<Entry>,
+    /// Where the record and the frame of every entry start, or would start if it had them.
+    starts: Vec<Start>,
+    by_name: HashMap<String, usize>,
+    footer: Footer,
+    index_coded: Vec<u8>,
+    file_len: u64,
+}
+
+#[derive(Debug, Clone, Copy)]
+struct Start {
+    record: u64,
+    frame: u64,
+}
+
+/// Where a frame lies, and what its bytes must sum up to.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct StoredFrame {
+    /// Where the record before it starts.
+    pub record_offset: u64,
+    /// First byte.
+    pub offset: u64,
+    /// Bytes.
+    pub len: u64,
+    /// Checksum of its bytes.
+    pub checksum: u64,
+}
+
+impl StoredFrame {
+    /// Where the frame ends.
+    pub fn end(&self) -> u64 {
+        self.offset + self.len
+    }
+}
+
+impl Directory {
+    /// Reads footer and index: one request, or two when the index is large.
+    ///
+    /// # Errors
+    /// When the source cannot be read, is no container, or its end is damaged.
+    pub fn open(source: &(impl ReadAt + ?Sized)) -> Result<Self, ReadError> {
+        let file_len = source.size()?;
+        if file_len < (Prologue::LEN + Footer::LEN) as u64 {
+            Prologue::parse(&source.read_range(0..file_len)?)?;
+            return Err(FormatError::NoFooter { offset: file_len }.into());
+        }
+        let tail_len = file_len.min(TAIL_LEN);
+        let tail = source.read_range(file_len - tail_len..file_len)?;
+        let last = tail.last_chunk::<{ Footer::LEN }>().expect("at least a footer was read");
+        let footer = match Footer::parse(last, file_len) {
+            Ok(footer) => footer,
+            Err(error) => {
+                // Something else altogether is better told from its first bytes.
+                Prologue::parse(&source.read_range(0..Prologue::LEN as u64)?)?;
+                return Err(error.into());
+            }
+        };
+        let before_footer = &tail[..tail.len() - Footer::LEN];
+        let index_coded = match before_footer.len().checked_sub(footer.index_len as usize) {
+            Some(start) => before_footer[start..].to_vec(),
+            None => source.read_range(footer.index_offset..file_len - Footer::LEN as u64)?,
+        };
+        let entries = parse_index(&footer.decode_index(&index_coded)?, footer.index_offset)?;
+        let starts = find_frames(&entries, &footer)?;
+        let by_name = entries.iter().enumerate().filter(|(_, entry)| !entry.glue);
+        let by_name = by_name.map(|(entry_idx, entry)| (entry.name.clone(), entry_idx)).collect();
+        Ok(Self { entries, starts, by_name, footer, index_coded, file_len })
+    }
+
+    /// All entries in order.
+    pub fn entries(&self) -> &[Entry] {
+        &self.entries
+    }
+
+    /// The number of the tensor of this name.
+    pub fn find(&self, name: &str) -> Option<usize> {
+        self.by_name.get(name).copied()
+    }
+
+    /// Where the frame of an entry lies, if it has one.
+    pub fn frame(&self, entry_idx: usize) -> Option<StoredFrame> {
+        let entry = self.entries.get(entry_idx)?;
+        let (len, checksum) = entry.frame()?;
+        let start = self.starts[entry_idx];
+        Some(StoredFrame { record_offset: start.record, offset: start.frame, len, checksum })
+    }
+
+    /// Where the header ends and the first record starts.
+    pub fn data_offset(&self) -> u64 {
+        self.footer.data_offset
+    }
+
+    /// Where the frames end and the index starts.
+    pub fn index_offset(&self) -> u64 {
+        self.footer.index_offset
+    }
+
+    /// Bytes of the container.
+    pub fn file_len(&self) -> u64 {
+        self.file_len
+    }
+
+    /// Digest of prologue, header and index, which holds a checksum of every frame.
+    pub fn digest(&self) -> Digest {
+        self.footer.digest
+    }
+
+    /// Reads the header, and checks that it belongs to this index.
+    ///
+    /// # Errors
+    /// When it cannot be read, is damaged, or is not what the digest was taken of.
+    pub fn read_header(&self, source: &(impl ReadAt + ?Sized)) -> Result<Header, ReadError> {
+        let head = source.read_range(0..self.footer.data_offset)?;
+        let prologue = Prologue::parse(&head)?;
+        if prologue.header_end() != self.footer.data_offset
+            || prologue.alignment_log2 != self.footer.alignment_log2
+            || prologue.flags != self.footer.flags
+        {
+            return Err(FormatError::Corrupt { what: "prologue and footer do not agree", offset: 0 }.into());
+        }
+        let json = prologue.decode_header(&head)?;
+        if footer::digest(&head, &self.index_coded) != self.footer.digest {
+            return Err(
+                FormatError::Corrupt { what: "header and index have another digest", offset: 0 }.into()
+            );
+        }
+        Ok(Header::from_json(&json)?)
+    }
+
+    /// Checks what stands between the frame before this one and this one: its record, and zeros. `between` is those
+    /// bytes.
+    ///
+    /// # Errors
+    /// When they are damaged or belong to another entry.
+    pub fn check_record(&self, entry_idx: usize, between: &[u8]) -> Result<(), FormatError> {
+        let entry = &self.entries[entry_idx];
+        let offset = self.starts[entry_idx].record;
+        let (record, len) = Record::parse(between, offset)?;
+        if record.entry_idx as usize != entry_idx
+            || record.name != entry.name
+            || record.kind != entry.kind()
+            || record.glue != entry.glue
+        {
+            return Err(FormatError::Corrupt { what: "record and index do not agree", offset });
+        }
+        match between[len..].iter().position(|&byte| byte != 0) {
+            None => Ok(()),
+            Some(at) => Err(FormatError::Corrupt {
+                what: "padding that is not zero",
+                offset: offset + (len + at) as u64,
+            }),
+        }
+    }
+}
+
+/// Where everything is: a record right behind the frame before it, its frame on the next multiple of the alignment.
+fn find_frames(entries: &[Entry], footer: &Footer) -> Result<Vec<Start>, FormatError> {
+    let offset = footer.index_offset;
+    let too_long = FormatError::Corrupt { what: "frames that reach into the index", offset };
+    let alignment = 1u64 << footer.alignment_log2;
+    let mut end = footer.data_offset;
+    let mut starts = Vec::with_capacity(entries.len());
+    for entry in entries {
+        let Some((len, _)) = entry.frame() else {
+            starts.push(Start { record: end, frame: end });
+            continue;
+        };
+        let record_end = end.checked_add(Record::len(&entry.name) as u64);
+        let frame = record_end.and_then(|end| end.checked_next_multiple_of(alignment));
+        let frame = frame.ok_or(too_long.clone())?;
+        starts.push(Start { record: end, frame });
+        end = frame.checked_add(len).filter(|&end| end <= footer.index_offset).ok_or(too_long.clone())?;
+    }
+    if end != footer.index_offset {
+        let offset = end;
+        return Err(FormatError::Corrupt { what: "bytes between the last frame and the index", offset });
+    }
+    Ok(starts)
+}

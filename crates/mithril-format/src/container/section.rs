@@ -1,0 +1,40 @@
+//! Header and index: bytes that are small, compressed as a whole, and checked before they are parsed.
+
+use crate::FormatError;
+use crate::limits::{MAX_SECTION_LEN, MAX_SECTION_RATIO, SMALL_SECTION_LEN};
+use mithril_codec::entropy::lz::Compressor;
+use mithril_codec::entropy::stream;
+
+/// Sections up to this length are compressed with zstd's slowest levels: they take no time.
+const SMALL: usize = 1 << 20;
+
+/// The coded bytes of a section.
+pub(super) fn encode(raw: &[u8]) -> Vec<u8> {
+    let level = if raw.len() <= SMALL { 19 } else { 3 };
+    let coded = stream::encode(raw, &[Compressor::Zstd { level }]);
+    // What readers would take for a bomb is written as it is.
+    if raw.len() as u64 <= max_raw_len(&coded) { coded } else { stream::store(raw) }
+}
+
+/// The most raw bytes that a section of these coded bytes may have: one that claims more than honest bytes hold is
+/// refused before memory is taken for it.
+fn max_raw_len(coded: &[u8]) -> u64 {
+    let by_ratio = (coded.len() as u64).saturating_mul(MAX_SECTION_RATIO);
+    by_ratio.max(SMALL_SECTION_LEN).min(u64::from(MAX_SECTION_LEN))
+}
+
+/// The raw bytes of a section that starts at `offset`.
+pub(super) fn decode(
+    coded: &[u8],
+    raw_len: u32,
+    what: &'static str,
+    offset: u64,
+) -> Result<Vec<u8>, FormatError> {
+    let limit = max_raw_len(coded);
+    if u64::from(raw_len) > limit {
+        return Err(FormatError::Limit { what, found: u64::from(raw_len), limit, offset });
+    }
+    let mut raw = vec![0; raw_len as usize];
+    stream::decode(coded, &mut raw).map_err(|source| FormatError::Section { what, offset, source })?;
+    Ok(raw)
+}

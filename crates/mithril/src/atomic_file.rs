@@ -1,0 +1,245 @@
+//! Files that appear whole or not at all: a temporary sibling, fsync, rename, fsync of the directory.
+
+use std::fs::{self, File};
+use std::io::{self, Write};
+use std::path::{Path, PathBuf};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+/// A file that is being written under a temporary name. Dropped without [`AtomicFile::commit`], it leaves nothing
+/// behind; a process that is killed leaves the temporary file, which the next writer of the same name removes.
+#[derive(Debug)]
+pub struct AtomicFile {
+    /// Locked, so that others can tell it from what a killed process left.
+    file: File,
+    temporary: PathBuf,
+    path: PathBuf,
+    replace: bool,
+    committed: bool,
+}
+
+impl AtomicFile {
+    /// Starts a file that will appear at `path`. One that is there is an error unless `replace`; a link stays a link,
+    /// and what it points to is replaced.
+    ///
+    /// # Errors
+    /// `AlreadyExists`, or the system's reason.
+    pub fn create(path: &Path, replace: bool) -> io::Result<Self> {
+        let path = match fs::metadata(path) {
+            Ok(_) if !replace => return Err(io::ErrorKind::AlreadyExists.into()),
+            Ok(metadata) if metadata.is_dir() => return Err(io::ErrorKind::IsADirectory.into()),
+            Ok(_) => fs::canonicalize(path).unwrap_or_else(|_| path.to_owned()),
+            Err(_) => path.to_owned(),
+        };
+        let name = path.file_name().ok_or(io::ErrorKind::InvalidInput)?.to_owned();
+        remove_abandoned(&path, &name.to_string_lossy());
+        // Two writers in one process, as in two processes, need names of their own.
+        static NEXT: std::sync::atomic::AtomicU64 = std::sync::atomic::AtomicU64::new(0);
+        let number = NEXT.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
+        let process = std::process::id();
+        let temporary = path.with_file_name(format!(".{}.{process}-{number}.tmp", name.to_string_lossy()));
+        let mut live = live_temporaries();
+        let file = File::create_new(&temporary)?;
+        live.push(temporary.clone());
+        // Some file systems have no locks; their leftovers stay.
+        let _ = file.try_lock();
+        Ok(Self { file, temporary, path, replace, committed: false })
+    }
+
+    /// Where the bytes are until they are committed.
+    pub fn temporary(&self) -> &Path {
+        &self.temporary
+    }
+
+    /// Where the file will appear.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// Makes the file visible under its name, and safe on disk.
+    ///
+    /// # Errors
+    /// `AlreadyExists` when another file came first, or the system's reason. The old file is untouched then.
+    pub fn commit(mut self) -> io::Result<()> {
+        self.file.sync_all()?;
+        // Held until the file has its name, so that nobody removes it in between.
+        let live = live_temporaries();
+        if self.replace {
+            fs::rename(&self.temporary, &self.path)?;
+        } else {
+            // A link fails when the name exists, which a rename does not.
+            match fs::hard_link(&self.temporary, &self.path) {
+                Err(error) if error.kind() == io::ErrorKind::AlreadyExists => return Err(error),
+                Err(_) if self.path.exists() => return Err(io::ErrorKind::AlreadyExists.into()),
+                // A file system without links.
+                Err(_) => fs::rename(&self.temporary, &self.path)?,
+                Ok(()) => fs::remove_file(&self.temporary)?,
+            }
+        }
+        self.committed = true;
+        forget(live, &self.temporary);
+        sync_directory_of(&self.path)
+    }
+
+    /// Removes the temporary files of this process. Writers that are at work can neither finish nor start another file
+    /// from then on: they wait until the process ends. For the handler of a signal that ends it.
+    pub fn abandon_all() {
+        let mut live = live_temporaries();
+        for temporary in live.drain(..) {
+            let _ = fs::remove_file(temporary);
+        }
+        std::mem::forget(live);
+    }
+}
+
+/// The temporary files of this process that are neither committed nor dropped.
+fn live_temporaries() -> MutexGuard<'static, Vec<PathBuf>> {
+    static LIVE: Mutex<Vec<PathBuf>> = Mutex::new(Vec::new());
+    LIVE.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+fn forget(mut live: MutexGuard<'static, Vec<PathBuf>>, temporary: &Path) {
+    live.retain(|path| path != temporary);
+}
+
+/// Makes the names in a path's directory safe on disk.
+fn sync_directory_of(path: &Path) -> io::Result<()> {
+    let parent = path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    match File::open(parent).and_then(|directory| directory.sync_all()) {
+        // Some file systems refuse, and have no need of it.
+        Err(error) if matches!(error.kind(), io::ErrorKind::InvalidInput | io::ErrorKind::Unsupported) => {
+            Ok(())
+        }
+        result => result,
+    }
+}
+
+/// Removes what killed writers of this name left: temporary files that nobody holds a lock on.
+fn remove_abandoned(path: &Path, name: &str) {
+    let Some(parent) = path.parent() else { return };
+    let parent = if parent.as_os_str().is_empty() { Path::new(".") } else { parent };
+    let prefix = format!(".{name}.");
+    let Ok(siblings) = fs::read_dir(parent) else { return };
+    for sibling in siblings.flatten() {
+        let sibling_name = sibling.file_name();
+        let Some(middle) = sibling_name
+            .to_str()
+            .and_then(|sibling_name| sibling_name.strip_prefix(&prefix)?.strip_suffix(".tmp"))
+        else {
+            continue;
+        };
+        let is_ours = middle
+            .split_once('-')
+            .is_some_and(|(process, number)| process.parse::<u32>().is_ok() && number.parse::<u64>().is_ok());
+        if is_ours
+            && let Ok(file) = File::open(sibling.path())
+            && file.try_lock().is_ok()
+        {
+            let _ = fs::remove_file(sibling.path());
+        }
+    }
+}
+
+impl Write for AtomicFile {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.file.write(bytes)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        self.file.flush()
+    }
+}
+
+impl Drop for AtomicFile {
+    fn drop(&mut self) {
+        if !self.committed {
+            let live = live_temporaries();
+            let _ = fs::remove_file(&self.temporary);
+            forget(live, &self.temporary);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A directory of its own for a test.
+    struct Folder(PathBuf);
+
+    impl Folder {
+        fn new(name: &str) -> Self {
+            let path = std::env::temp_dir().join(format!("mithril-{name}-{}", std::process::id()));
+            fs::create_dir_all(&path).unwrap();
+            Self(path)
+        }
+
+        fn names(&self) -> Vec<String> {
+            let mut names: Vec<_> = fs::read_dir(&self.0)
+                .unwrap()
+                .map(|entry| entry.unwrap().file_name().into_string().unwrap())
+                .collect();
+            names.sort();
+            names
+        }
+    }
+
+    impl Drop for Folder {
+        fn drop(&mut self) {
+            let _ = fs::remove_dir_all(&self.0);
+        }
+    }
+
+    #[test]
+    fn file_appears_only_when_it_is_committed() {
+        let folder = Folder::new("commit");
+        let path = folder.0.join("model");
+        let mut file = AtomicFile::create(&path, false).unwrap();
+        file.write_all(b"weights").unwrap();
+        assert!(!path.exists());
+        file.commit().unwrap();
+        assert_eq!(fs::read(&path).unwrap(), b"weights");
+        assert_eq!(folder.names(), ["model"]);
+    }
+
+    #[test]
+    fn dropped_file_leaves_the_old_one_and_nothing_else() {
+        let folder = Folder::new("drop");
+        let path = folder.0.join("model");
+        fs::write(&path, b"old").unwrap();
+        let mut file = AtomicFile::create(&path, true).unwrap();
+        file.write_all(b"new").unwrap();
+        drop(file);
+        assert_eq!(fs::read(&path).unwrap(), b"old");
+        assert_eq!(folder.names(), ["model"]);
+    }
+
+    #[test]
+    fn existing_file_is_kept_unless_it_may_be_replaced() {
+        let folder = Folder::new("replace");
+        let path = folder.0.join("model");
+        let mut late = AtomicFile::create(&path, false).unwrap();
+        late.write_all(b"late").unwrap();
+        fs::write(&path, b"first").unwrap();
+        assert_eq!(late.commit().unwrap_err().kind(), io::ErrorKind::AlreadyExists);
+        assert_eq!(AtomicFile::create(&path, false).unwrap_err().kind(), io::ErrorKind::AlreadyExists);
+        assert_eq!(fs::read(&path).unwrap(), b"first");
+        let mut file = AtomicFile::create(&path, true).unwrap();
+        file.write_all(b"second").unwrap();
+        file.commit().unwrap();
+        assert_eq!(fs::read(&path).unwrap(), b"second");
+        assert_eq!(folder.names(), ["model"]);
+    }
+
+    #[test]
+    fn leftovers_of_killed_writers_are_removed_and_live_ones_stay() {
+        let folder = Folder::new("leftovers");
+        let path = folder.0.join("model");
+        fs::write(folder.0.join(".model.4000000000-7.tmp"), b"left").unwrap();
+        fs::write(folder.0.join(".model.notes.tmp"), b"a user's own").unwrap();
+        let first = AtomicFile::create(&path, false).unwrap();
+        let second = AtomicFile::create(&path, false).unwrap();
+        assert!(first.temporary().exists() && second.temporary().exists());
+        drop((first, second));
+        assert_eq!(folder.names(), [".model.notes.tmp"]);
+    }
+}

@@ -1,0 +1,239 @@
+//! A model of any kind, packed or not, seen as named tensors.
+
+use super::{Bases, OpenTensor, Reader};
+use crate::Error;
+use mithril_codec::Dtype;
+use mithril_format::source::{self, Kind};
+use mithril_format::{Digest, ReadAt, framed_safetensors};
+use std::collections::HashMap;
+use std::fmt;
+use std::ops::Range;
+use std::sync::OnceLock;
+
+/// An open model file: plain (safetensors, npy, npz, pt, gguf) or a container.
+pub struct Model {
+    name: String,
+    tensors: Vec<ModelTensor>,
+    by_name: HashMap<String, usize>,
+    /// Digests of tensors, taken when first asked for.
+    digests: Vec<OnceLock<Digest>>,
+    content: ModelContent,
+}
+
+enum ModelContent {
+    Plain { kind: Kind, source: Box<dyn ReadAt>, stored: Vec<Stored> },
+    Packed(Box<Packed>),
+}
+
+/// Where the bytes of a tensor lie in a plain file.
+struct Stored {
+    bytes: Range<u64>,
+    /// Whether they are a frame: see [`framed_safetensors`].
+    is_frame: bool,
+}
+
+struct Packed {
+    reader: Reader<Box<dyn ReadAt>>,
+    bases: Bases,
+    /// The entry of every tensor.
+    entries: Vec<usize>,
+}
+
+/// A tensor of a model.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct ModelTensor {
+    /// Its name.
+    pub name: String,
+    /// Type of its elements.
+    pub dtype: Dtype,
+    /// Its dimensions.
+    pub shape: Vec<u64>,
+    /// Its bytes.
+    pub raw_len: u64,
+}
+
+impl Model {
+    /// Opens a model. `name` is how messages call it; `bases` are what a packed one needs.
+    ///
+    /// # Errors
+    /// When it cannot be read, is of no known kind, or breaks the rules of its kind.
+    pub fn open(name: impl Into<String>, source: Box<dyn ReadAt>, bases: Bases) -> Result<Self, Error> {
+        let mut start = [0; 4];
+        let is_container =
+            source.read_exact_at(0, &mut start).is_ok() && start == mithril_format::forever::CONTAINER_MAGIC;
+        if is_container {
+            let reader = Reader::open(source)?;
+            let entries: Vec<usize> =
+                (0..reader.entries().len()).filter(|&idx| !reader.entries()[idx].glue).collect();
+            let tensors = entries.iter().map(|&idx| {
+                let entry = &reader.entries()[idx];
+                let raw_len = entry.raw_len();
+                ModelTensor {
+                    name: entry.name.clone(),
+                    dtype: entry.dtype,
+                    shape: entry.shape.clone(),
+                    raw_len,
+                }
+            });
+            let tensors = tensors.collect();
+            let packed = Box::new(Packed { reader, bases, entries });
+            return Ok(Self::new(name.into(), tensors, ModelContent::Packed(packed)));
+        }
+        let kind = source::detect(&*source).ok_or_else(|| {
+            Error::invalid(
+                "neither a container nor a model file of a known kind (safetensors, npy, npz, pt, gguf)",
+            )
+        })?;
+        let framed = match kind {
+            Kind::Safetensors => framed_safetensors::read(&*source)?,
+            _ => None,
+        };
+        let (found, stored): (Vec<_>, Vec<_>) = match framed {
+            Some(framed) => framed
+                .tensors
+                .into_iter()
+                .map(|tensor| (tensor.original, Stored { bytes: tensor.stored, is_frame: tensor.is_frame }))
+                .unzip(),
+            None => source::tensors(kind, &*source)?
+                .into_iter()
+                .map(|tensor| {
+                    let bytes = tensor.bytes.clone();
+                    (tensor, Stored { bytes, is_frame: false })
+                })
+                .unzip(),
+        };
+        let tensors = found.into_iter().map(|tensor| ModelTensor {
+            raw_len: tensor.bytes.end - tensor.bytes.start,
+            name: tensor.name,
+            dtype: tensor.dtype,
+            shape: tensor.shape,
+        });
+        let tensors = tensors.collect();
+        Ok(Self::new(name.into(), tensors, ModelContent::Plain { kind, source, stored }))
+    }
+
+    /// The model with these bases instead of those it has.
+    pub(super) fn with_bases(mut self, bases: Bases) -> Self {
+        if let ModelContent::Packed(packed) = &mut self.content {
+            packed.bases = bases;
+        }
+        self
+    }
+
+    fn new(name: String, tensors: Vec<ModelTensor>, content: ModelContent) -> Self {
+        let by_name = tensors.iter().enumerate().map(|(idx, tensor)| (tensor.name.clone(), idx)).collect();
+        let digests = tensors.iter().map(|_| OnceLock::new()).collect();
+        Self { name, tensors, by_name, digests, content }
+    }
+
+    /// How messages call it.
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// Its tensors, in the order of their bytes.
+    pub fn tensors(&self) -> &[ModelTensor] {
+        &self.tensors
+    }
+
+    /// The number of the tensor of this name.
+    pub fn find(&self, name: &str) -> Option<usize> {
+        self.by_name.get(name).copied()
+    }
+
+    /// Its kind: `container`, or the format of a plain file.
+    pub fn kind(&self) -> &'static str {
+        match &self.content {
+            ModelContent::Plain { kind, .. } => kind.name(),
+            ModelContent::Packed(_) => "container",
+        }
+    }
+
+    /// The container, if it is one.
+    pub fn container(&self) -> Option<&Reader<Box<dyn ReadAt>>> {
+        match &self.content {
+            ModelContent::Plain { .. } => None,
+            ModelContent::Packed(packed) => Some(&packed.reader),
+        }
+    }
+
+    /// What a packed model's own tensors are based on.
+    pub fn bases(&self) -> Option<&Bases> {
+        match &self.content {
+            ModelContent::Plain { .. } => None,
+            ModelContent::Packed(packed) => Some(&packed.bases),
+        }
+    }
+
+    /// Prepares to read a tensor.
+    ///
+    /// # Errors
+    /// When a packed tensor is damaged, or a base that it needs is not at hand.
+    ///
+    /// # Panics
+    /// When there is no such tensor.
+    pub fn open_tensor(&self, tensor_idx: usize) -> Result<OpenTensor<'_>, Error> {
+        match &self.content {
+            ModelContent::Plain { source, stored, .. } => match &stored[tensor_idx] {
+                Stored { bytes, is_frame: false } => Ok(OpenTensor::plain(source, bytes.clone())),
+                Stored { bytes, is_frame: true } => {
+                    let tensor = &self.tensors[tensor_idx];
+                    OpenTensor::frame(source, bytes.clone(), tensor.raw_len)
+                        .map_err(|error| error.in_tensor(&tensor.name))
+                }
+            },
+            ModelContent::Packed(packed) => {
+                packed.reader.open_tensor(packed.entries[tensor_idx], &packed.bases)
+            }
+        }
+    }
+
+    /// The raw bytes of a tensor.
+    ///
+    /// # Errors
+    /// As [`Model::open_tensor`], and when they cannot be read.
+    ///
+    /// # Panics
+    /// When there is no such tensor.
+    pub fn read(&self, tensor_idx: usize) -> Result<Vec<u8>, Error> {
+        let tensor = self.open_tensor(tensor_idx)?;
+        tensor.read_all(0).map_err(|error| error.in_tensor(&self.tensors[tensor_idx].name))
+    }
+
+    /// The digest of a tensor's raw bytes: as a container recorded it, or taken now and kept.
+    ///
+    /// # Errors
+    /// As [`Model::read`].
+    ///
+    /// # Panics
+    /// When there is no such tensor.
+    pub fn digest(&self, tensor_idx: usize) -> Result<Digest, Error> {
+        if let Some(digest) = self.known_digest(tensor_idx) {
+            return Ok(digest);
+        }
+        let digest = self.open_tensor(tensor_idx)?.digest(0)?;
+        Ok(*self.digests[tensor_idx].get_or_init(|| digest))
+    }
+
+    /// The digest of a tensor's raw bytes, if it costs nothing.
+    pub(crate) fn known_digest(&self, tensor_idx: usize) -> Option<Digest> {
+        let recorded = match &self.content {
+            ModelContent::Plain { .. } => None,
+            ModelContent::Packed(packed) => {
+                let entry = &packed.reader.entries()[packed.entries[tensor_idx]];
+                match &entry.content {
+                    super::Content::Copy { base, .. } => Some(*base),
+                    _ => entry.digest,
+                }
+            }
+        };
+        recorded.or_else(|| self.digests[tensor_idx].get().copied())
+    }
+}
+
+impl fmt::Debug for Model {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Model").field("name", &self.name).field("tensors", &self.tensors.len()).finish()
+    }
+}

@@ -1,0 +1,352 @@
+//! An open container: its tensors, each read alone.
+
+use super::frame_source::FrameSource;
+use super::{Bases, Content, Entry, Header, round_to};
+use crate::Error;
+use mithril_codec::Dtype;
+use mithril_format::container::{Directory, StoredFrame};
+use mithril_format::{Digest, Digester, Fetched, ReadAt};
+use std::ops::Range;
+
+/// An open container.
+#[derive(Debug)]
+pub struct Reader<S> {
+    source: S,
+    directory: Directory,
+}
+
+/// A tensor that is ready to be read.
+pub struct OpenTensor<'a> {
+    raw_len: u64,
+    content: OpenContent<'a>,
+}
+
+enum OpenContent<'a> {
+    /// Bytes as they are in a source.
+    Plain { source: &'a dyn ReadAt, start: u64 },
+    /// A frame.
+    Frame(FrameSource<'a>),
+    /// A frame that needs a base.
+    Delta { frame: FrameSource<'a>, base: Box<OpenTensor<'a>> },
+    /// An F32 tensor, rounded.
+    Rounded { wide: Box<OpenTensor<'a>>, dtype: Dtype },
+}
+
+/// Raw bytes that are digested or rounded at a time.
+const PIECE_LEN: u64 = 4 << 20;
+
+impl<S: ReadAt> Reader<S> {
+    /// Opens a container: reads its footer and its index.
+    ///
+    /// # Errors
+    /// When the source cannot be read, is no container, or its end is damaged.
+    pub fn open(source: S) -> Result<Self, Error> {
+        let directory = Directory::open(&source)?;
+        Ok(Self { source, directory })
+    }
+
+    /// What the container says about itself.
+    ///
+    /// # Errors
+    /// When the header cannot be read or is damaged.
+    pub fn header(&self) -> Result<Header, Error> {
+        Ok(self.directory.read_header(&self.source)?)
+    }
+
+    /// All entries: the tensors in order, behind the glue if there is one.
+    pub fn entries(&self) -> &[Entry] {
+        self.directory.entries()
+    }
+
+    /// Where everything lies.
+    pub fn directory(&self) -> &Directory {
+        &self.directory
+    }
+
+    /// Where the bytes come from.
+    pub fn source(&self) -> &S {
+        &self.source
+    }
+
+    /// The number of the tensor of this name.
+    ///
+    /// # Errors
+    /// `NotFound` when there is none.
+    pub fn find(&self, name: &str) -> Result<usize, Error> {
+        let what = || format!("there is no tensor `{}` in the container", name.escape_debug());
+        self.directory.find(name).ok_or_else(|| Error::NotFound { what: what() })
+    }
+
+    /// The raw bytes of a tensor.
+    ///
+    /// # Errors
+    /// When it is damaged, or a base that it needs is not at hand.
+    ///
+    /// # Panics
+    /// When there is no such entry.
+    pub fn read(&self, entry_idx: usize, bases: &Bases) -> Result<Vec<u8>, Error> {
+        self.open_tensor(entry_idx, bases)?
+            .read_all(0)
+            .map_err(|error| error.in_tensor(self.entries()[entry_idx].label()))
+    }
+
+    /// Prepares to read a tensor. A base that it needs is found and checked by digest here, before any output.
+    ///
+    /// # Errors
+    /// When it is damaged, or a base that it needs is not at hand.
+    ///
+    /// # Panics
+    /// When there is no such entry.
+    pub fn open_tensor<'a>(&'a self, entry_idx: usize, bases: &'a Bases) -> Result<OpenTensor<'a>, Error> {
+        self.open_with(entry_idx, bases, None)
+            .map_err(|error| error.in_tensor(self.entries()[entry_idx].label()))
+    }
+
+    /// As [`Reader::open_tensor`], for an entry with a frame whose bytes are there already.
+    pub(crate) fn open_fetched<'a>(
+        &'a self,
+        entry_idx: usize,
+        frame: Fetched,
+        bases: &'a Bases,
+    ) -> Result<OpenTensor<'a>, Error> {
+        self.open_with(entry_idx, bases, Some(frame))
+            .map_err(|error| error.in_tensor(self.entries()[entry_idx].label()))
+    }
+
+    /// Finds the base tensor that an entry needs, and checks its digest.
+    pub(crate) fn check_base(&self, entry_idx: usize, bases: &Bases) -> Result<(), Error> {
+        let entry = &self.entries()[entry_idx];
+        let Some((digest, name)) = entry.base() else { return Ok(()) };
+        let found = bases.open(digest, name, entry.raw_len());
+        found.map(|_| ()).map_err(|error| error.in_tensor(&entry.name))
+    }
+
+    fn open_with<'a>(
+        &'a self,
+        entry_idx: usize,
+        bases: &'a Bases,
+        fetched: Option<Fetched>,
+    ) -> Result<OpenTensor<'a>, Error> {
+        let entry = &self.entries()[entry_idx];
+        let open_frame = |stored: StoredFrame| match fetched {
+            Some(bytes) => FrameSource::fetched(bytes, stored),
+            None => FrameSource::open(&self.source, stored),
+        };
+        let frame = self.directory.frame(entry_idx);
+        let content = match (&entry.content, frame) {
+            (Content::Ref { entry_idx }, _) => return self.open_with(*entry_idx, bases, None),
+            (Content::Derived { entry_idx, .. }, _) => {
+                let wide = Box::new(self.open_with(*entry_idx, bases, None)?);
+                OpenContent::Rounded { wide, dtype: entry.dtype }
+            }
+            (Content::Copy { base, .. }, _) => {
+                let (_, name) = entry.base().expect("a copy has a base");
+                return bases.open(*base, name, entry.raw_len());
+            }
+            (Content::Delta { base, .. }, Some(stored)) => {
+                let (_, name) = entry.base().expect("a delta has a base");
+                let base = Box::new(bases.open(*base, name, entry.raw_len())?);
+                OpenContent::Delta { frame: open_frame(stored)?, base }
+            }
+            (_, Some(stored)) => OpenContent::Frame(open_frame(stored)?),
+            (_, None) => unreachable!("full entries have frames"),
+        };
+        if let OpenContent::Frame(frame) | OpenContent::Delta { frame, .. } = &content {
+            check_frame(entry, frame)?;
+        }
+        Ok(OpenTensor { raw_len: entry.raw_len(), content })
+    }
+}
+
+/// What a frame says of its content must be what the index says.
+fn check_frame(entry: &Entry, frame: &FrameSource<'_>) -> Result<(), Error> {
+    let header = frame.layout().header();
+    let same_shape = header.shape.as_ref().is_none_or(|shape| *shape == entry.shape);
+    let same_base = header.base == entry.base().map(|(digest, _)| digest);
+    let same_len = frame.layout().raw_len() == entry.raw_len();
+    if header.dtype != entry.dtype || !same_shape || !same_len || !same_base {
+        let what = "frame and index do not agree about a tensor";
+        return Err(mithril_format::FormatError::Corrupt { what, offset: frame.layout().offset_of(0) }.into());
+    }
+    Ok(())
+}
+
+impl<'a> OpenTensor<'a> {
+    /// Bytes of a source as they are.
+    pub(crate) fn plain(source: &'a dyn ReadAt, range: Range<u64>) -> Self {
+        let content = OpenContent::Plain { source, start: range.start };
+        Self { raw_len: range.end - range.start, content }
+    }
+
+    /// A frame at a range of a source, which holds so many raw bytes.
+    pub(super) fn frame(source: &'a dyn ReadAt, range: Range<u64>, raw_len: u64) -> Result<Self, Error> {
+        let len = range.end - range.start;
+        let stored = StoredFrame { record_offset: range.start, offset: range.start, len, checksum: 0 };
+        let frame = FrameSource::open(source, stored)?;
+        if frame.layout().raw_len() != raw_len {
+            let what = "frame of another length than its tensor";
+            return Err(mithril_format::FormatError::Corrupt { what, offset: range.start }.into());
+        }
+        Ok(Self { raw_len, content: OpenContent::Frame(frame) })
+    }
+
+    /// Raw bytes of the tensor.
+    pub fn raw_len(&self) -> u64 {
+        self.raw_len
+    }
+
+    /// Reads a range of raw bytes into exactly `out`, decoding only what holds it. `threads` as in
+    /// [`DecodeOptions`](crate::DecodeOptions).
+    ///
+    /// # Errors
+    /// `InvalidArgument` when the range lies outside or `out` has another length; else when bytes are damaged or
+    /// cannot be read.
+    pub fn read_range(&self, range: Range<u64>, out: &mut [u8], threads: usize) -> Result<(), Error> {
+        if range.start > range.end || range.end > self.raw_len || range.end - range.start != out.len() as u64
+        {
+            let (len, raw_len) = (out.len(), self.raw_len);
+            let what = format!("range {range:?} of a tensor of {raw_len} bytes does not fill {len} bytes");
+            return Err(Error::invalid(what));
+        }
+        match &self.content {
+            OpenContent::Plain { source, start } => {
+                source.read_exact_at(start + range.start, out).map_err(Error::reading)
+            }
+            OpenContent::Frame(frame) => frame.read_range(range, None, out, threads),
+            OpenContent::Delta { frame, base } => frame.read_range(range, Some(base), out, threads),
+            OpenContent::Rounded { wide, dtype } => read_rounded(wide, *dtype, range, out, threads),
+        }
+    }
+
+    /// Raw bytes of the pieces that are decoded together: ranges that start and end between them cost least.
+    pub fn block_len(&self) -> u64 {
+        match &self.content {
+            OpenContent::Frame(frame) | OpenContent::Delta { frame, .. } => {
+                u64::from(frame.layout().header().block_len)
+            }
+            OpenContent::Plain { .. } => 1,
+            OpenContent::Rounded { .. } => 2,
+        }
+    }
+
+    /// Sums up the bytes of the tensor's own frame from now on, while it is read in order.
+    pub(crate) fn start_sum(&mut self, stored: StoredFrame) -> Result<(), Error> {
+        match &mut self.content {
+            OpenContent::Frame(frame) | OpenContent::Delta { frame, .. } => frame.start_sum(stored),
+            _ => Ok(()),
+        }
+    }
+
+    /// Compares the sum of the frame's bytes, if it was started.
+    pub(crate) fn check_sum(&self, stored: StoredFrame) -> Result<(), Error> {
+        match &self.content {
+            OpenContent::Frame(frame) | OpenContent::Delta { frame, .. } => frame.check_sum(stored),
+            _ => Ok(()),
+        }
+    }
+
+    /// The buffer of a frame that was fetched whole, to be used again.
+    pub(crate) fn into_fetched(self) -> Option<Vec<u8>> {
+        match self.content {
+            OpenContent::Frame(frame) | OpenContent::Delta { frame, .. } => frame.into_fetched(),
+            _ => None,
+        }
+    }
+
+    /// Raw bytes that may be allocated at once: as many as the bytes at hand can honestly hold.
+    fn read_limit(&self) -> u64 {
+        match &self.content {
+            OpenContent::Plain { .. } => u64::MAX,
+            OpenContent::Frame(frame) | OpenContent::Delta { frame, .. } => {
+                let layout = frame.layout();
+                let coded = layout.bytes_of(0..layout.n_blocks());
+                crate::options::honest_output_len(coded.end - coded.start)
+            }
+            OpenContent::Rounded { wide, .. } => wide.read_limit(),
+        }
+    }
+
+    /// All raw bytes.
+    ///
+    /// # Errors
+    /// As [`OpenTensor::read_range`]; `TooLarge` when the tensor claims to hold more than its coded bytes honestly
+    /// can, as in [`DecodeOptions`](crate::DecodeOptions).
+    pub fn read_all(&self, threads: usize) -> Result<Vec<u8>, Error> {
+        let limit = self.read_limit();
+        let too_large = || Error::TooLarge { raw_len: self.raw_len, limit };
+        let raw_len = usize::try_from(self.raw_len).ok().filter(|_| self.raw_len <= limit);
+        let mut out = vec![0; raw_len.ok_or_else(too_large)?];
+        self.read_range(0..self.raw_len, &mut out, threads)?;
+        Ok(out)
+    }
+
+    /// Hands all raw bytes to a function, some MiB at a time.
+    ///
+    /// # Errors
+    /// As [`OpenTensor::read_range`], and what the function returns.
+    pub fn for_each_piece(
+        &self,
+        threads: usize,
+        mut take: impl FnMut(&[u8]) -> Result<(), Error>,
+    ) -> Result<(), Error> {
+        let piece_len = PIECE_LEN.next_multiple_of(self.block_len());
+        let mut piece = Vec::new();
+        let mut at = 0;
+        while at < self.raw_len {
+            let end = (at + piece_len).min(self.raw_len);
+            piece.resize(usize::try_from(end - at).expect("a piece lies in memory"), 0);
+            self.read_range(at..end, &mut piece, threads)?;
+            take(&piece)?;
+            at = end;
+        }
+        Ok(())
+    }
+
+    /// The digest of all raw bytes.
+    ///
+    /// # Errors
+    /// As [`OpenTensor::read_range`].
+    pub fn digest(&self, threads: usize) -> Result<Digest, Error> {
+        let mut digester = Digester::default();
+        self.for_each_piece(threads, |piece| {
+            digester.update(piece);
+            Ok(())
+        })?;
+        Ok(digester.finish())
+    }
+}
+
+/// Rounds a range of an F32 tensor, in pieces.
+fn read_rounded(
+    wide: &OpenTensor<'_>,
+    dtype: Dtype,
+    range: Range<u64>,
+    out: &mut [u8],
+    threads: usize,
+) -> Result<(), Error> {
+    let mut wide_bytes = Vec::new();
+    // A range may start or end inside an element: whole ones are rounded, and the range cut out of them.
+    let mut element = [0; 2];
+    let mut at = range.start;
+    let mut rest = out;
+    while at < range.end {
+        let whole_end = (at + PIECE_LEN).min(range.end) / 2 * 2;
+        if at % 2 == 1 || whole_end <= at {
+            let start = at / 2 * 2;
+            wide_bytes.resize(4, 0);
+            wide.read_range(2 * start..2 * start + 4, &mut wide_bytes, threads)?;
+            round_to(dtype, &wide_bytes, &mut element);
+            let (byte, left) = rest.split_at_mut(1);
+            byte[0] = element[usize::from(at % 2 == 1)];
+            (at, rest) = (at + 1, left);
+            continue;
+        }
+        let (piece, left) =
+            rest.split_at_mut(usize::try_from(whole_end - at).expect("a piece lies in memory"));
+        wide_bytes.resize(2 * piece.len(), 0);
+        wide.read_range(2 * at..2 * whole_end, &mut wide_bytes, threads)?;
+        round_to(dtype, &wide_bytes, piece);
+        (at, rest) = (whole_end, left);
+    }
+    Ok(())
+}

@@ -1,0 +1,20 @@
+//! Whole repositories from one format of weights to another.
+//!
+//! [`Repository`] is a model as it lies on disk: a safetensors file, or a directory of them with everything that
+//! belongs to it. [`df11`] makes a DFloat11 directory of one and gives the plain weights back.
+
+pub mod df11;
+mod output;
+mod repository;
+
+pub use output::OutputDirectory;
+pub use repository::{Repository, components, is_pipeline};
+
+/// Told how many more bytes of weights are done.
+pub type Progress<'a> = &'a (dyn Fn(u64) + Sync);
+
+/// Bytes of a tensor that are read or written at a time.
+const PIECE_LEN: usize = 1 << 18;
+
+/// Bytes of coded modules that are in memory at the same time, besides the largest of them.
+const MEMORY_LEN: u64 = 384 << 20;

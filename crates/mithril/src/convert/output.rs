@@ -1,0 +1,194 @@
+//! Directories that appear whole or not at all, and the safetensors files in them.
+
+use super::repository::cannot;
+use crate::Error;
+use mithril_format::safetensors_layout::Layout;
+use std::collections::{BTreeSet, HashMap};
+use std::fs::{self, File};
+use std::ops::Range;
+use std::os::unix::fs::FileExt;
+use std::path::{Path, PathBuf};
+
+/// A directory that is being filled under a temporary name beside its own. Dropped without
+/// [`OutputDirectory::commit`], it leaves nothing behind.
+#[derive(Debug)]
+pub struct OutputDirectory {
+    path: PathBuf,
+    temporary: PathBuf,
+    /// Whether files of an existing directory may be replaced.
+    replace: bool,
+    /// Whether there is nothing left to do for it.
+    is_settled: bool,
+}
+
+impl OutputDirectory {
+    /// Starts a directory. One that exists and is not empty is refused unless `replace`.
+    ///
+    /// # Errors
+    /// When the directory exists, or the system refuses.
+    pub fn create(path: &Path, replace: bool) -> Result<Self, Error> {
+        let name = path.file_name().map(|name| name.to_string_lossy().into_owned());
+        let name = name.ok_or_else(|| Error::invalid(format!("`{}` names no directory", path.display())))?;
+        let is_used = match fs::read_dir(path) {
+            Ok(mut entries) => entries.next().is_some(),
+            Err(_) => path.exists(),
+        };
+        if is_used && !(replace && path.is_dir()) {
+            return Err(Error::invalid(format!("`{}` exists already", path.display())));
+        }
+        let temporary = path.with_file_name(format!(".{name}.{}.tmp", std::process::id()));
+        if let Some(parent) = path.parent().filter(|parent| !parent.as_os_str().is_empty()) {
+            fs::create_dir_all(parent).map_err(|error| cannot("make", parent, error))?;
+        }
+        fs::create_dir(&temporary).map_err(|error| cannot("make", &temporary, error))?;
+        Ok(Self { path: path.to_owned(), temporary, replace, is_settled: false })
+    }
+
+    /// Where it will be.
+    #[must_use]
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// Where its files are until it is committed; to be removed when the program is stopped.
+    #[must_use]
+    pub fn temporary(&self) -> &Path {
+        &self.temporary
+    }
+
+    /// A directory inside this one, which appears with it.
+    pub(super) fn inner(&self, name: &str) -> Result<Self, Error> {
+        let temporary = self.temporary.join(name);
+        fs::create_dir(&temporary).map_err(|error| cannot("make", &temporary, error))?;
+        Ok(Self { path: self.path.join(name), temporary, replace: self.replace, is_settled: true })
+    }
+
+    /// Writes a small file.
+    pub(super) fn write(&self, name: &str, bytes: &[u8]) -> Result<(), Error> {
+        let path = self.place(Path::new(name))?;
+        fs::write(&path, bytes).map_err(|error| cannot("write", &path, error))
+    }
+
+    /// Copies a file to the same place in this directory; returns its bytes.
+    pub(super) fn copy(&self, root: &Path, relative: &Path) -> Result<u64, Error> {
+        let to = self.place(relative)?;
+        let from = root.join(relative);
+        fs::copy(&from, &to).map_err(|error| cannot("copy", &from, error))
+    }
+
+    /// Starts a safetensors file of this layout: its header is written, its tensors have their places.
+    pub(super) fn safetensors(&self, name: &str, layout: &Layout) -> Result<SafetensorsFile, Error> {
+        let path = self.place(Path::new(name))?;
+        let failed = |error| cannot("write", &path, error);
+        let file = File::create_new(&path).map_err(failed)?;
+        file.set_len(layout.file_len()).map_err(failed)?;
+        file.write_all_at(&layout.header, 0).map_err(failed)?;
+        let places =
+            layout.tensors.iter().map(|tensor| (tensor.name.clone(), tensor.bytes.clone())).collect();
+        Ok(SafetensorsFile { path, places })
+    }
+
+    fn place(&self, relative: &Path) -> Result<PathBuf, Error> {
+        let path = self.temporary.join(relative);
+        if let Some(parent) = path.parent() {
+            fs::create_dir_all(parent).map_err(|error| cannot("make", parent, error))?;
+        }
+        Ok(path)
+    }
+
+    /// Makes everything visible under its own name, and safe on disk.
+    ///
+    /// # Errors
+    /// When the system refuses, or a file of weights that would stay is in the way.
+    pub fn commit(mut self) -> Result<(), Error> {
+        if self.is_settled {
+            return Ok(());
+        }
+        let mut files = BTreeSet::new();
+        collect(&self.temporary, Path::new(""), &mut files)?;
+        for relative in &files {
+            let path = self.temporary.join(relative);
+            let synced = File::open(&path).and_then(|file| file.sync_all());
+            synced.map_err(|error| cannot("write", &path, error))?;
+        }
+        if self.path.is_dir() {
+            self.move_into(&files)?;
+        } else {
+            fs::rename(&self.temporary, &self.path).map_err(|error| cannot("write", &self.path, error))?;
+        }
+        self.is_settled = true;
+        let parent = self.path.parent().filter(|parent| !parent.as_os_str().is_empty());
+        for directory in [parent.unwrap_or(Path::new(".")), &self.path] {
+            // Names are safe only once their directory is; some file systems refuse, and have no need of it.
+            let _ = File::open(directory).and_then(|directory| directory.sync_all());
+        }
+        Ok(())
+    }
+
+    fn move_into(&self, files: &BTreeSet<PathBuf>) -> Result<(), Error> {
+        let mut existing = BTreeSet::new();
+        collect(&self.path, Path::new(""), &mut existing)?;
+        let is_weights =
+            |path: &&PathBuf| path.extension().is_some_and(|extension| extension == "safetensors");
+        // Readers take every safetensors file of a directory, so that one that is left would be part of the model.
+        if let Some(stale) = existing.difference(files).find(is_weights) {
+            let what = format!("`{}` would stay among the new files", self.path.join(stale).display());
+            return Err(Error::invalid(what));
+        }
+        if !self.replace
+            && let Some(taken) = existing.intersection(files).next()
+        {
+            return Err(Error::invalid(format!("`{}` exists already", self.path.join(taken).display())));
+        }
+        for relative in files {
+            let to = self.path.join(relative);
+            if let Some(parent) = to.parent() {
+                fs::create_dir_all(parent).map_err(|error| cannot("make", parent, error))?;
+            }
+            fs::rename(self.temporary.join(relative), &to).map_err(|error| cannot("write", &to, error))?;
+        }
+        fs::remove_dir_all(&self.temporary).map_err(|error| cannot("remove", &self.temporary, error))
+    }
+}
+
+impl Drop for OutputDirectory {
+    fn drop(&mut self) {
+        if !self.is_settled {
+            let _ = fs::remove_dir_all(&self.temporary);
+        }
+    }
+}
+
+/// All files below a directory, by their path from it on.
+fn collect(root: &Path, relative: &Path, files: &mut BTreeSet<PathBuf>) -> Result<(), Error> {
+    let directory = root.join(relative);
+    for entry in fs::read_dir(&directory).map_err(|error| cannot("read", &directory, error))? {
+        let entry = entry.map_err(|error| cannot("read", &directory, error))?;
+        let relative = relative.join(entry.file_name());
+        if entry.path().is_dir() {
+            collect(root, &relative, files)?;
+        } else {
+            files.insert(relative);
+        }
+    }
+    Ok(())
+}
+
+/// A safetensors file whose tensors are written in any order, by several threads.
+#[derive(Debug)]
+pub(super) struct SafetensorsFile {
+    path: PathBuf,
+    places: HashMap<String, Range<u64>>,
+}
+
+impl SafetensorsFile {
+    /// Writes bytes of a tensor, from an offset in it on.
+    pub(super) fn write(&self, tensor: &str, offset: u64, bytes: &[u8]) -> Result<(), Error> {
+        let place = &self.places[tensor];
+        assert!(offset + bytes.len() as u64 <= place.end - place.start, "bytes behind the end of a tensor");
+        // Opened each time: a repository may have more files than a process may hold open.
+        let file = File::options().write(true).open(&self.path);
+        let written = file.and_then(|file| file.write_all_at(bytes, place.start + offset));
+        written.map_err(|error| cannot("write", &self.path, error))
+    }
+}

@@ -1,0 +1,227 @@
+//! From samples to the content of a dictionary, on several threads.
+
+use super::DictionaryError;
+use super::workers::{map_in_order, thread_count};
+use mithril_codec::dictionary::{
+    CoverScratch, Frequencies, MAX_D, MatchModel, Pool, PoolIndex, Samples, Segment, Usage, best_segment,
+    epochs, measure_with_zstd, most_used_last, select, shrink,
+};
+use std::ops::Range;
+
+/// Everything that decides the content of a dictionary.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Parameters {
+    /// Longest segment that is taken from a sample.
+    pub k: usize,
+    /// Length of the runs that are counted.
+    pub d: usize,
+    /// Shortest match that counts when the pool shrinks, 4 to 8.
+    pub min_match: usize,
+    /// How much larger than the dictionary the pool is that its content is picked from. With 1, segments stay whole and
+    /// only their order is chosen by use: better for few samples, whose use of single bytes says little about others.
+    pub pool_ratio: usize,
+}
+
+impl Parameters {
+    /// What serves most data at a level.
+    pub fn of_level(level: i32) -> Self {
+        Self { k: 500, d: 8, min_match: MatchModel::of_level(level).min_match, pool_ratio: 6 }
+    }
+}
+
+/// How much larger, in tenths, the pool is that zstd itself measures.
+const LAST_POOL_TENTHS: usize = 16;
+/// Epochs for each segment that fits into the pool: the more, the more there is to choose from.
+const EPOCHS_PER_SEGMENT: usize = 4;
+/// Bytes of samples that are searched for segments at most, spread over all: runs are counted in all samples, and the
+/// best of many segments is easily found.
+const SCANNED_LEN: usize = 16 << 20;
+/// Times that the model measures and shrinks the pool.
+const MODEL_ROUNDS: usize = 4;
+/// Times that zstd does.
+const ZSTD_ROUNDS: usize = 3;
+/// Bytes of samples in a piece of work: with less, starting zstd on the pool costs more than its work.
+const CHUNK_LEN: usize = 256 << 10;
+
+/// The pieces of a dictionary's content, the best last.
+pub(super) fn select_content(
+    samples: &Samples<'_>,
+    len: usize,
+    level: i32,
+    parameters: Parameters,
+    threads: usize,
+) -> Result<(Pool, Usage), DictionaryError> {
+    let pool = first_pool(samples, len, parameters, threads);
+    refine(samples, pool, len, level, parameters, threads)
+}
+
+/// A pool of segments that cover what samples have in common.
+pub(super) fn first_pool(samples: &Samples<'_>, len: usize, parameters: Parameters, threads: usize) -> Pool {
+    let mut segments = cover(samples, &[], len.saturating_mul(parameters.pool_ratio), parameters, threads);
+    // Samples that are much alike have few different runs. When those are covered and there is room, longer runs tell
+    // what else is common. A pool of several times the size made of them was worse: what each of many like pieces saves
+    // is too little for any of them to stay.
+    let mut d = 2 * parameters.d;
+    loop {
+        let room = len.saturating_sub(segments.iter().map(|segment| segment.len).sum());
+        if room < d || d > MAX_D {
+            break;
+        }
+        segments.extend(cover(samples, &segments, room, Parameters { d, ..parameters }, threads));
+        d *= 2;
+    }
+    Pool::from_segments(samples, &segments)
+}
+
+/// Segments of about so many bytes in all, that cover runs of `d` bytes which the segments taken before do not.
+fn cover(
+    samples: &Samples<'_>,
+    taken: &[Segment],
+    len: usize,
+    parameters: Parameters,
+    threads: usize,
+) -> Vec<Segment> {
+    let Parameters { k, d, .. } = parameters;
+    let table_log = (samples.total_len().max(1).ilog2() + 1).clamp(16, 21);
+    let parts = even_parts(samples, thread_count(threads));
+    let mut counted =
+        map_in_order(&parts, threads, |part| Frequencies::count(samples, part.clone(), d, table_log))
+            .into_iter();
+    let Some(mut frequencies) = counted.next() else { return Vec::new() };
+    for more in counted {
+        frequencies.add(&more);
+    }
+    frequencies.cover_segments(samples, taken);
+    // Segments end with their sample, so that short samples give short ones.
+    let segment_len = k.min(samples.total_len() / samples.n_samples().max(1)).max(d);
+    let n_epochs = (len / segment_len).max(1).saturating_mul(EPOCHS_PER_SEGMENT);
+    let mut epochs = epochs(samples, n_epochs);
+    let longest = SCANNED_LEN.div_ceil(epochs.len().max(1));
+    for epoch in &mut epochs {
+        epoch.end = epoch.end.min(epoch.start + longest);
+    }
+    // Epochs are small; some at a time share their room.
+    let batches: Vec<&[Range<usize>]> = epochs.chunks(epochs.len().div_ceil(64).max(1)).collect();
+    let segments = map_in_order(&batches, threads, |batch| {
+        let mut scratch = CoverScratch::new();
+        let best =
+            |epoch: &Range<usize>| best_segment(samples, &frequencies, epoch.clone(), k.max(d), &mut scratch);
+        batch.iter().filter_map(best).collect::<Vec<_>>()
+    });
+    let candidates: Vec<_> = segments.into_iter().flatten().collect();
+    select(samples, &mut frequencies, &candidates, len)
+}
+
+/// Shrinks a pool to a length by what it saves, and puts the best last.
+pub(super) fn refine(
+    samples: &Samples<'_>,
+    mut pool: Pool,
+    len: usize,
+    level: i32,
+    parameters: Parameters,
+    threads: usize,
+) -> Result<(Pool, Usage), DictionaryError> {
+    let model = MatchModel { min_match: parameters.min_match, ..MatchModel::of_level(level) };
+    if parameters.pool_ratio <= 1 {
+        pool = pool.front(len);
+    }
+    let last_len = len.saturating_mul(LAST_POOL_TENTHS) / 10;
+    let chunks = chunks(samples, &spread(samples, model_budget()));
+    let mut usage: Option<Usage> = None;
+    for wanted_len in steps(pool.len(), last_len, MODEL_ROUNDS) {
+        if pool.len() <= wanted_len {
+            continue;
+        }
+        let index = PoolIndex::new(&pool, model, usage.as_ref());
+        let measured = sum(map_in_order(&chunks, threads, |part| index.measure(samples, part)), pool.len());
+        let (smaller, its_usage) = shrink(&pool, &measured, wanted_len);
+        (pool, usage) = (smaller, Some(its_usage));
+    }
+    let chunks = self::chunks(samples, &spread(samples, zstd_budget(level)));
+    let measure = |pool: &Pool| -> Result<Usage, DictionaryError> {
+        let parts = map_in_order(&chunks, threads, |part| measure_with_zstd(pool, samples, part, level));
+        Ok(sum(parts.into_iter().collect::<Result<Vec<_>, _>>()?, pool.len()))
+    };
+    if let Some(usage) = &usage {
+        (pool, _) = most_used_last(&pool, usage);
+    }
+    for wanted_len in steps(pool.len(), len, ZSTD_ROUNDS) {
+        let (ordered, usage) = most_used_last(&pool, &measure(&pool)?);
+        (pool, _) = shrink(&ordered, &usage, wanted_len);
+    }
+    (pool, _) = most_used_last(&pool, &measure(&pool)?);
+    let usage = measure(&pool)?;
+    Ok((pool, usage))
+}
+
+/// Bytes of samples that zstd parses at a level to measure a pool, to make entropy tables, or to compare dictionaries:
+/// high levels are slow, and a part of the samples tells the same.
+pub(super) fn zstd_budget(level: i32) -> usize {
+    match level {
+        ..6 => 4 << 20,
+        6..13 => 2 << 20,
+        _ => 1 << 20,
+    }
+}
+
+fn model_budget() -> usize {
+    4 << 20
+}
+
+/// Numbers of samples that are spread over all of them and hold about so many bytes.
+pub(super) fn spread(samples: &Samples<'_>, budget: usize) -> Vec<usize> {
+    let step = samples.total_len().div_ceil(budget.max(1)).max(1);
+    (0..samples.n_samples()).step_by(step).collect()
+}
+
+/// Lengths on the way from one length to another, each a fixed share of the one before.
+fn steps(from: usize, to: usize, n_steps: usize) -> Vec<usize> {
+    let ratio = (from.max(1) as f64 / to.max(1) as f64).max(1.0);
+    // Rounded to whole numbers, so that the last digit of a power does not matter; the last step is exact.
+    let step = |idx: usize| (to as f64 * ratio.powf(1.0 - idx as f64 / n_steps as f64)).round();
+    #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "between two lengths")]
+    (1..=n_steps).map(|idx| if idx == n_steps { to } else { step(idx) as usize }).collect()
+}
+
+/// Cuts numbers of samples into pieces of work. The cut depends on the samples only.
+fn chunks(samples: &Samples<'_>, part: &[usize]) -> Vec<Vec<usize>> {
+    let mut chunks = Vec::new();
+    let mut chunk = Vec::new();
+    let mut len = 0;
+    for &sample_idx in part {
+        len += samples.range(sample_idx).len();
+        chunk.push(sample_idx);
+        if len >= CHUNK_LEN {
+            chunks.push(std::mem::take(&mut chunk));
+            len = 0;
+        }
+    }
+    if !chunk.is_empty() {
+        chunks.push(chunk);
+    }
+    chunks
+}
+
+fn sum(parts: Vec<Usage>, pool_len: usize) -> Usage {
+    let mut total = Usage::none(pool_len);
+    for part in &parts {
+        total.add(part);
+    }
+    total
+}
+
+/// Ranges of samples of about the same number of bytes.
+fn even_parts(samples: &Samples<'_>, n_parts: usize) -> Vec<Range<usize>> {
+    let mut parts = Vec::new();
+    let mut start = 0;
+    for part_idx in 1..=n_parts {
+        let bound = samples.total_len() / n_parts * part_idx;
+        let mut end = start;
+        while end < samples.n_samples() && (part_idx == n_parts || samples.range(end).end <= bound) {
+            end += 1;
+        }
+        parts.push(start..end);
+        start = end;
+    }
+    parts
+}

@@ -1,0 +1,107 @@
+//! Why training or using a dictionary failed, and what to do about it.
+
+use mithril_codec::CodecError;
+
+/// Any failure about dictionaries.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum DictionaryError {
+    /// There are not enough samples to tell what is common.
+    #[error("too few samples: {n_samples}, and training needs at least {needed}")]
+    TooFewSamples {
+        /// Samples that are not empty.
+        n_samples: usize,
+        /// How many there must be.
+        needed: usize,
+    },
+    /// The samples hold next to nothing.
+    #[error("samples are too small: {total_len} bytes in all, and training needs at least {needed}")]
+    TooSmall {
+        /// Bytes of all samples.
+        total_len: usize,
+        /// How many there must be.
+        needed: usize,
+    },
+    /// The samples are the same record over and over.
+    #[error("samples are too alike: {n_samples} samples, {n_distinct} distinct")]
+    TooAlike {
+        /// Samples that are not empty.
+        n_samples: usize,
+        /// Different ones among them.
+        n_distinct: usize,
+    },
+    /// The samples have nothing in common, so that records which training did not see gain nothing.
+    #[error(
+        "samples have too little in common: records that training did not see take {coded_len} bytes with the \
+         dictionary and {plain_len} without"
+    )]
+    TooRandom {
+        /// Bytes of held-out records without a dictionary.
+        plain_len: u64,
+        /// Bytes of the same records with it.
+        coded_len: u64,
+    },
+    /// An argument is out of its range, or contradicts another.
+    #[error("{what}")]
+    InvalidArgument {
+        /// Which rule it breaks.
+        what: String,
+    },
+    /// A frame needs another dictionary than the one at hand.
+    #[error("record needs the dictionary with id {wanted}, and this one {}", describe(*actual))]
+    WrongDictionary {
+        /// The id that the frame names.
+        wanted: u32,
+        /// The id of the dictionary at hand.
+        actual: Option<u32>,
+    },
+    /// A record is damaged.
+    #[error("record {record_idx}: {source}")]
+    Record {
+        /// Its number, from 0.
+        record_idx: usize,
+        /// What is wrong with it.
+        source: Box<DictionaryError>,
+    },
+    /// A packed file is damaged.
+    #[error("packed records are damaged: {what}")]
+    Packed {
+        /// The rule that is broken.
+        what: &'static str,
+    },
+    /// The bytes of a dictionary or of a frame are damaged.
+    #[error(transparent)]
+    Codec(#[from] CodecError),
+}
+
+impl DictionaryError {
+    /// What the user can do, if that is known.
+    pub fn hint(&self) -> Option<&'static str> {
+        match self {
+            Self::TooFewSamples { .. } => Some(
+                "give more records; if one file holds many, say how to split it: `--split lines`, `jsonl`, \
+                 `length-prefixed` or `fixed:N`",
+            ),
+            Self::TooSmall { .. } => {
+                Some("give more records; about 100 times the size of the dictionary is a good amount")
+            }
+            Self::TooAlike { .. } => Some(
+                "records that are all the same need no training: use one of them as it is, as a raw-content dictionary",
+            ),
+            Self::TooRandom { .. } => Some(
+                "encrypted, compressed or random records gain nothing; if the records have structure, check how they \
+                 are split, or give more of them",
+            ),
+            Self::WrongDictionary { .. } => Some("pass the dictionary that the records were compressed with"),
+            _ => None,
+        }
+    }
+
+    pub(crate) fn invalid(what: impl Into<String>) -> Self {
+        Self::InvalidArgument { what: what.into() }
+    }
+}
+
+fn describe(id: Option<u32>) -> String {
+    id.map_or_else(|| "has none".to_owned(), |id| format!("has id {id}"))
+}

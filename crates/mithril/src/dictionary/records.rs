@@ -1,0 +1,195 @@
+//! Many records at once: compressed, decompressed and measured on several threads.
+
+use super::DictionaryError;
+use super::workers::map_in_order;
+use mithril_codec::dictionary::{Header, Prepared, Samples, dictionary_id_of_frame};
+
+/// Longest record that is decompressed, unless the caller says otherwise.
+pub const MAX_RECORD_LEN: usize = 64 << 20;
+
+/// Records in a piece of work for a thread.
+const RECORDS_PER_PART: usize = 512;
+
+/// A dictionary that is ready to compress and decompress records.
+///
+/// ```
+/// use mithril::dictionary::Dictionary;
+/// let dictionary = Dictionary::new(b"{\"name\": \"\", \"version\": \"1.0.0\"}", 3)?;
+/// let frame = dictionary.compress(b"{\"name\": \"x\", \"version\": \"1.0.0\"}")?;
+/// assert_eq!(dictionary.decompress(&frame)?, b"{\"name\": \"x\", \"version\": \"1.0.0\"}");
+/// # Ok::<(), mithril::dictionary::DictionaryError>(())
+/// ```
+#[derive(Debug)]
+pub struct Dictionary {
+    bytes: Vec<u8>,
+    prepared: Prepared,
+}
+
+impl Dictionary {
+    /// Loads a dictionary; `level` is what records will be compressed at. Bytes that do not start with the magic number
+    /// of dictionaries are bare content.
+    ///
+    /// # Errors
+    /// When the dictionary has a header, and it is damaged.
+    pub fn new(bytes: impl Into<Vec<u8>>, level: i32) -> Result<Self, DictionaryError> {
+        let bytes = bytes.into();
+        let prepared = Prepared::new(&bytes, level)?;
+        Ok(Self { bytes, prepared })
+    }
+
+    /// Its bytes.
+    pub fn as_bytes(&self) -> &[u8] {
+        &self.bytes
+    }
+
+    /// Its id; bare content has none.
+    pub fn id(&self) -> Option<u32> {
+        self.header().id
+    }
+
+    /// What its header says.
+    pub fn header(&self) -> &Header {
+        self.prepared.header()
+    }
+
+    /// Its content, without the header.
+    pub fn content(&self) -> &[u8] {
+        &self.bytes[self.header().header_len..]
+    }
+
+    /// The frame of one record.
+    ///
+    /// # Errors
+    /// When libzstd fails.
+    pub fn compress(&self, record: &[u8]) -> Result<Vec<u8>, DictionaryError> {
+        let mut frame = Vec::new();
+        self.prepared.compressor()?.append(record, &mut frame)?;
+        Ok(frame)
+    }
+
+    /// The record of one frame.
+    ///
+    /// # Errors
+    /// When the frame is damaged, needs another dictionary, or holds more than [`MAX_RECORD_LEN`] bytes.
+    pub fn decompress(&self, frame: &[u8]) -> Result<Vec<u8>, DictionaryError> {
+        self.check_id(frame)?;
+        let mut record = Vec::new();
+        self.prepared.decompressor()?.append(frame, MAX_RECORD_LEN, &mut record)?;
+        Ok(record)
+    }
+
+    /// The frames of many records side by side, and where each ends. `threads` 0 is one per core.
+    ///
+    /// # Errors
+    /// When libzstd fails.
+    pub fn compress_many(
+        &self,
+        records: &Samples<'_>,
+        threads: usize,
+    ) -> Result<(Vec<u8>, Vec<usize>), DictionaryError> {
+        self.many(records, threads, |part| {
+            let mut compressor = self.prepared.compressor()?;
+            let mut out = Part::default();
+            for &record_idx in part {
+                let len = compressor.append(records.get(record_idx), &mut out.bytes)?;
+                out.lens.push(len);
+            }
+            Ok(out)
+        })
+    }
+
+    /// The records of many frames side by side, and where each ends. `threads` 0 is one per core.
+    ///
+    /// # Errors
+    /// When a frame is damaged, needs another dictionary, or holds more than [`MAX_RECORD_LEN`] bytes; the error names
+    /// the first such record.
+    pub fn decompress_many(
+        &self,
+        frames: &Samples<'_>,
+        threads: usize,
+    ) -> Result<(Vec<u8>, Vec<usize>), DictionaryError> {
+        self.many(frames, threads, |part| {
+            let mut decompressor = self.prepared.decompressor()?;
+            let mut out = Part::default();
+            for &record_idx in part {
+                let frame = frames.get(record_idx);
+                let decoded = self
+                    .check_id(frame)
+                    .and_then(|()| Ok(decompressor.append(frame, MAX_RECORD_LEN, &mut out.bytes)?));
+                let len = decoded
+                    .map_err(|error| DictionaryError::Record { record_idx, source: Box::new(error) })?;
+                out.lens.push(len);
+            }
+            Ok(out)
+        })
+    }
+
+    /// What records take with this dictionary and without any, at a level.
+    ///
+    /// # Errors
+    /// When libzstd fails.
+    pub fn evaluate(
+        &self,
+        records: &Samples<'_>,
+        level: i32,
+        threads: usize,
+    ) -> Result<Evaluation, DictionaryError> {
+        Ok(Evaluation {
+            n_records: records.n_samples(),
+            raw_len: records.total_len() as u64,
+            plain_len: super::search::measure(&[], records, level, threads)?,
+            coded_len: super::search::measure(&self.bytes, records, level, threads)?,
+        })
+    }
+
+    /// Refuses a frame that names another dictionary.
+    fn check_id(&self, frame: &[u8]) -> Result<(), DictionaryError> {
+        match dictionary_id_of_frame(frame) {
+            Some(wanted) if Some(wanted) != self.id() => {
+                Err(DictionaryError::WrongDictionary { wanted, actual: self.id() })
+            }
+            _ => Ok(()),
+        }
+    }
+
+    fn many(
+        &self,
+        records: &Samples<'_>,
+        threads: usize,
+        work: impl Fn(&[usize]) -> Result<Part, DictionaryError> + Sync,
+    ) -> Result<(Vec<u8>, Vec<usize>), DictionaryError> {
+        let all: Vec<usize> = (0..records.n_samples()).collect();
+        let parts: Vec<&[usize]> = all.chunks(RECORDS_PER_PART).collect();
+        let (mut bytes, mut ends) = (Vec::new(), Vec::with_capacity(all.len()));
+        for part in map_in_order(&parts, threads, |part| work(part)) {
+            let part = part?;
+            let mut end = bytes.len();
+            ends.extend(part.lens.iter().map(|len| {
+                end += len;
+                end
+            }));
+            bytes.extend_from_slice(&part.bytes);
+        }
+        Ok((bytes, ends))
+    }
+}
+
+/// What records take.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Evaluation {
+    /// How many records there are.
+    pub n_records: usize,
+    /// Their bytes.
+    pub raw_len: u64,
+    /// Bytes of their frames without a dictionary.
+    pub plain_len: u64,
+    /// Bytes of their frames with it.
+    pub coded_len: u64,
+}
+
+#[derive(Default)]
+struct Part {
+    bytes: Vec<u8>,
+    lens: Vec<usize>,
+}

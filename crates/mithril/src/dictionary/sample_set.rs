@@ -1,0 +1,117 @@
+//! Samples in memory, with a bound: from more than fits, an even selection is kept.
+
+use mithril_codec::dictionary::Samples;
+
+/// Samples side by side in one buffer.
+///
+/// With a bound, it is a reservoir: when more bytes come than it may hold, every sample so far and to come stays with
+/// the same probability. The choice depends on the order of the samples and on nothing else.
+#[derive(Debug, Clone)]
+pub struct SampleSet {
+    bytes: Vec<u8>,
+    ends: Vec<usize>,
+    max_len: usize,
+    /// A sample is kept when its random number is below 2^64 shifted down by this.
+    halvings: u32,
+    random: Vec<u64>,
+    n_seen: u64,
+    seen_len: u64,
+}
+
+impl SampleSet {
+    /// An empty set without a bound.
+    pub fn new() -> Self {
+        Self::with_max_len(usize::MAX)
+    }
+
+    /// An empty set that holds at most about so many bytes.
+    pub fn with_max_len(max_len: usize) -> Self {
+        Self {
+            bytes: Vec::new(),
+            ends: Vec::new(),
+            max_len,
+            halvings: 0,
+            random: Vec::new(),
+            n_seen: 0,
+            seen_len: 0,
+        }
+    }
+
+    /// Adds a sample. Empty ones are counted and not kept.
+    pub fn push(&mut self, sample: &[u8]) {
+        self.n_seen += 1;
+        self.seen_len += sample.len() as u64;
+        let number = random(self.n_seen);
+        if sample.is_empty() || !keeps(number, self.halvings) || sample.len() > self.max_len {
+            return;
+        }
+        self.bytes.extend_from_slice(sample);
+        self.ends.push(self.bytes.len());
+        self.random.push(number);
+        while self.bytes.len() > self.max_len {
+            self.halve();
+        }
+    }
+
+    /// The samples that are kept.
+    pub fn samples(&self) -> Samples<'_> {
+        Samples::new(&self.bytes, &self.ends).expect("ends rise and stay within the buffer")
+    }
+
+    /// How many samples were pushed, kept or not.
+    pub fn n_seen(&self) -> u64 {
+        self.n_seen
+    }
+
+    /// Bytes of all samples that were pushed.
+    pub fn seen_len(&self) -> u64 {
+        self.seen_len
+    }
+
+    /// Drops about half of the samples, in place.
+    fn halve(&mut self) {
+        self.halvings += 1;
+        let (mut len, mut n_kept, mut start) = (0, 0, 0);
+        for sample_idx in 0..self.ends.len() {
+            let end = self.ends[sample_idx];
+            if keeps(self.random[sample_idx], self.halvings) {
+                self.bytes.copy_within(start..end, len);
+                len += end - start;
+                self.ends[n_kept] = len;
+                self.random[n_kept] = self.random[sample_idx];
+                n_kept += 1;
+            }
+            start = end;
+        }
+        self.bytes.truncate(len);
+        self.ends.truncate(n_kept);
+        self.random.truncate(n_kept);
+    }
+}
+
+impl Default for SampleSet {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl<T: AsRef<[u8]>> FromIterator<T> for SampleSet {
+    fn from_iter<I: IntoIterator<Item = T>>(samples: I) -> Self {
+        let mut set = Self::new();
+        for sample in samples {
+            set.push(sample.as_ref());
+        }
+        set
+    }
+}
+
+fn keeps(number: u64, halvings: u32) -> bool {
+    number.checked_shr(64 - halvings).unwrap_or(0) == 0 || halvings == 0
+}
+
+/// The random number of a sample: a hash of its place.
+fn random(place: u64) -> u64 {
+    let mixed = place.wrapping_mul(0x9E37_79B9_7F4A_7C15);
+    let mixed = (mixed ^ mixed >> 32).wrapping_mul(0xD6E8_FEB8_6659_FD93);
+    mixed ^ mixed >> 32
+}

@@ -1,0 +1,128 @@
+//! How a file is packed, and what came of it.
+
+use crate::container::{Bases, EntryKind};
+use crate::{Dtype, Effort, FrameOptions};
+use mithril_format::Digest;
+use std::collections::BTreeMap;
+
+/// How a model file is packed.
+#[derive(Debug, Clone)]
+#[non_exhaustive]
+pub struct PackOptions {
+    /// How much work may go into size.
+    pub effort: Effort,
+    /// Level of general compressors, where data is handed to them.
+    pub level: Option<i32>,
+    /// Threads that code; 0 is one per core. The bytes do not depend on it.
+    pub threads: usize,
+    /// Frames start on multiples of two to this power.
+    pub alignment_log2: u8,
+    /// Whether the index carries a digest of every tensor, so that it can serve as a base without being decoded.
+    pub digests: bool,
+    /// Models that tensors may be stored against.
+    pub bases: Bases,
+    /// Name of the original file, without directories.
+    pub name: String,
+    /// Training step.
+    pub step: Option<u64>,
+    /// The user's own metadata.
+    pub metadata: BTreeMap<String, serde_json::Value>,
+}
+
+impl Default for PackOptions {
+    fn default() -> Self {
+        Self {
+            effort: Effort::default(),
+            level: None,
+            threads: 0,
+            alignment_log2: 6,
+            digests: false,
+            bases: Bases::none(),
+            name: String::new(),
+            step: None,
+            metadata: BTreeMap::new(),
+        }
+    }
+}
+
+impl PackOptions {
+    /// Sets how much work may go into size.
+    #[must_use]
+    pub fn with_effort(mut self, effort: Effort) -> Self {
+        self.effort = effort;
+        self
+    }
+
+    /// Sets the number of threads; 0 is one per core.
+    #[must_use]
+    pub fn with_threads(mut self, threads: usize) -> Self {
+        self.threads = threads;
+        self
+    }
+
+    /// Sets the models that tensors may be stored against.
+    #[must_use]
+    pub fn with_bases(mut self, bases: Bases) -> Self {
+        self.bases = bases;
+        self
+    }
+
+    /// Sets the name of the original file.
+    #[must_use]
+    pub fn with_name(mut self, name: impl Into<String>) -> Self {
+        self.name = name.into();
+        self
+    }
+
+    /// Sets whether the index carries a digest of every tensor.
+    #[must_use]
+    pub fn with_digests(mut self, digests: bool) -> Self {
+        self.digests = digests;
+        self
+    }
+
+    /// How a tensor of this type and shape is compressed.
+    pub(super) fn frame_options(&self, dtype: Dtype, shape: &[u64]) -> FrameOptions {
+        let mut options = FrameOptions::default()
+            .with_dtype(dtype)
+            .with_shape(shape)
+            .with_effort(self.effort)
+            .with_threads(self.threads);
+        options.level = self.level;
+        options
+    }
+}
+
+/// What packing a file came to.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct PackSummary {
+    /// Format of the original file.
+    pub format: &'static str,
+    /// Bytes of the original file.
+    pub raw_len: u64,
+    /// Bytes of the container.
+    pub packed_len: u64,
+    /// Digest of the container; none for other packagings.
+    pub digest: Option<Digest>,
+    /// Its tensors, in order.
+    pub tensors: Vec<PackedTensor>,
+}
+
+/// What became of a tensor.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct PackedTensor {
+    /// Its name.
+    pub name: String,
+    /// Type of its elements.
+    pub dtype: Dtype,
+    /// Its dimensions.
+    pub shape: Vec<u64>,
+    /// How it is stored.
+    pub kind: EntryKind,
+    /// Its bytes in the original file.
+    pub raw_len: u64,
+    /// Bytes of its frame; zero for what has none.
+    pub stored_len: u64,
+}

@@ -1,0 +1,78 @@
+//! What is done so far, so that interrupted work can go on.
+
+use crate::Error;
+use std::collections::HashMap;
+use std::fs::{self, File, OpenOptions};
+use std::io::Write;
+use std::path::{Path, PathBuf};
+use std::time::UNIX_EPOCH;
+
+/// Name of the journal in the directory that is being written. Removed when all is done.
+pub(super) const NAME: &str = ".mithril-journal";
+
+/// A list of files that are done, kept beside them.
+#[derive(Debug)]
+pub(super) struct Journal {
+    path: PathBuf,
+    done: HashMap<String, String>,
+    file: File,
+}
+
+impl Journal {
+    /// Opens the journal of an output directory. Work with other settings counts for nothing.
+    pub(super) fn open(directory: &Path, settings: &str) -> Result<Self, Error> {
+        let path = directory.join(NAME);
+        let failed = |error| Error::cannot_write(&path, error);
+        let text = fs::read_to_string(&path).unwrap_or_default();
+        let mut lines = text.lines();
+        let same = lines.next().is_some_and(|line| line == settings);
+        let done = match same {
+            true => lines
+                .filter_map(|line| line.split_once('\t'))
+                .map(|(state, place)| (place.to_owned(), state.to_owned())),
+            false => {
+                fs::write(&path, format!("{settings}\n")).map_err(failed)?;
+                return Self::append_to(path, HashMap::new());
+            }
+        };
+        let done = done.collect();
+        Self::append_to(path, done)
+    }
+
+    fn append_to(path: PathBuf, done: HashMap<String, String>) -> Result<Self, Error> {
+        let file = OpenOptions::new().append(true).open(&path);
+        let file = file.map_err(|error| Error::cannot_write(&path, error))?;
+        Ok(Self { path, done, file })
+    }
+
+    /// Whether this input was made into this output before, and both are as they were then.
+    pub(super) fn is_done(&self, place: &str, input: &Path, output: &Path) -> bool {
+        match (state(input, output), self.done.get(place)) {
+            (Some(now), Some(then)) => now == *then,
+            _ => false,
+        }
+    }
+
+    /// Notes that an output is complete.
+    pub(super) fn note(&mut self, place: &str, input: &Path, output: &Path) -> Result<(), Error> {
+        let Some(state) = state(input, output) else { return Ok(()) };
+        writeln!(self.file, "{state}\t{place}")
+            .map_err(|error| Error::io(format!("cannot write `{}`", self.path.display()), error))
+    }
+
+    /// Ends the work: nothing is left to go on with.
+    pub(super) fn finish(self) -> Result<(), Error> {
+        fs::remove_file(&self.path)
+            .map_err(|error| Error::io(format!("cannot remove `{}`", self.path.display()), error))
+    }
+}
+
+/// Length and time of both files; nothing when one of them is gone.
+fn state(input: &Path, output: &Path) -> Option<String> {
+    let of = |path: &Path| {
+        let metadata = fs::metadata(path).ok()?;
+        let modified = metadata.modified().ok()?.duration_since(UNIX_EPOCH).ok()?;
+        Some(format!("{} {}", metadata.len(), modified.as_nanos()))
+    };
+    Some(format!("{} {}", of(input)?, of(output)?))
+}

@@ -1,0 +1,145 @@
+//! Packs a directory.
+
+use super::journal::{self, Journal};
+use super::tree::{self, TreeFile};
+use super::{MANIFEST, RepositorySummary, SMALL_LEN, manifest};
+use crate::container::{Bases, Model, PackedFile, SUFFIX, is_model};
+use crate::pack::{PackOptions, Progress, pack_file};
+use crate::{AtomicFile, Encoder, Error, FrameOptions};
+use std::fs::{self, File};
+use std::io;
+use std::path::Path;
+
+/// Suffix of frames.
+const FRAME_SUFFIX: &str = "mthf";
+
+/// Packs the files below a directory into another. Work that was interrupted goes on where it stopped; a finished one
+/// is replaced only if `replace`.
+///
+/// # Errors
+/// As [`pack_file`]; when the output is already complete, or lies inside the input.
+pub fn pack_repository(
+    input: &Path,
+    output: &Path,
+    options: &PackOptions,
+    replace: bool,
+    progress: Progress<'_>,
+) -> Result<RepositorySummary, Error> {
+    let files = tree::files(input)?;
+    fs::create_dir_all(output).map_err(|error| Error::cannot_write(output, error))?;
+    let inside = |a: &Path, b: &Path| matches!((fs::canonicalize(a), fs::canonicalize(b)), (Ok(a), Ok(b)) if a.starts_with(&b));
+    if inside(output, input) {
+        let what = format!("`{}` lies inside the directory that is packed", output.display());
+        return Err(Error::invalid(what));
+    }
+    if output.join(MANIFEST).exists() && !replace {
+        return Err(Error::cannot_write(&output.join(MANIFEST), io::ErrorKind::AlreadyExists.into()));
+    }
+    let settings = format!("pack {} {:?} {}", options.effort.name(), options.level, options.alignment_log2);
+    let mut packer = Packer {
+        input,
+        output,
+        options,
+        replace,
+        progress,
+        journal: Journal::open(output, &settings)?,
+        siblings: Bases::none(),
+        summary: RepositorySummary::default(),
+        small: Vec::new(),
+    };
+    let mut packed = Vec::with_capacity(files.len());
+    for file in files {
+        packed.push(packer.pack(file)?);
+    }
+    let len = manifest::write(output, packed, &packer.small, options.effort, replace)?;
+    packer.summary.packed_len += len;
+    packer.journal.finish()?;
+    Ok(packer.summary)
+}
+
+struct Packer<'a> {
+    input: &'a Path,
+    output: &'a Path,
+    options: &'a PackOptions,
+    replace: bool,
+    progress: Progress<'a>,
+    journal: Journal,
+    /// The model files before this one, which may hold some of its tensors.
+    siblings: Bases,
+    summary: RepositorySummary,
+    /// The bytes of small files.
+    small: Vec<u8>,
+}
+
+impl Packer<'_> {
+    fn pack(&mut self, file: TreeFile) -> Result<PackedFile, Error> {
+        let mut packed = PackedFile::new(&file.path, file.mode, file.len);
+        if file.path == MANIFEST || file.path == journal::NAME {
+            let what = format!("the directory has a file `{}`, which packed directories need", file.path);
+            return Err(Error::invalid(what));
+        }
+        if file.link.is_some() {
+            packed.link = file.link;
+            self.summary.add(file.path, 0, None, false);
+            return Ok(packed);
+        }
+        let source = tree::path_below(self.input, &file.path)?;
+        let is_model =
+            is_model(&source) && Model::open_path(&source).is_ok_and(|model| model.container().is_none());
+        if !is_model && file.len <= SMALL_LEN {
+            let bytes = fs::read(&source).map_err(|error| Error::cannot_read(&source, error))?;
+            packed.len = bytes.len() as u64;
+            self.small.extend(bytes);
+            (self.progress)(packed.len);
+            self.summary.add(file.path, packed.len, None, false);
+            return Ok(packed);
+        }
+        let suffix = if is_model { SUFFIX } else { FRAME_SUFFIX };
+        let place = format!("{}.{suffix}", file.path);
+        let target = tree::path_below(self.output, &place)?;
+        let resumed = self.journal.is_done(&file.path, &source, &target);
+        if resumed {
+            (self.progress)(file.len);
+        } else {
+            if let Some(parent) = target.parent() {
+                fs::create_dir_all(parent).map_err(|error| Error::cannot_write(parent, error))?;
+            }
+            // What an interrupted run left under this name is not a result anybody relied on.
+            let replace = self.replace || !self.output.join(MANIFEST).exists();
+            if is_model {
+                self.pack_model(&source, &target, replace)?;
+            } else {
+                self.pack_bytes(&source, &target, replace)?;
+            }
+            self.journal.note(&file.path, &source, &target)?;
+        }
+        if is_model {
+            self.siblings = self.siblings.and(&Bases::new([Model::open_path(&source)?]));
+        }
+        let packed_len = fs::metadata(&target).map_err(|error| Error::cannot_write(&target, error))?.len();
+        self.summary.add(file.path, file.len, Some(packed_len), resumed);
+        packed.packed_as = Some(place);
+        Ok(packed)
+    }
+
+    fn pack_model(&self, source: &Path, target: &Path, replace: bool) -> Result<(), Error> {
+        let mut options = self.options.clone();
+        options.bases = options.bases.and(&self.siblings);
+        let result = pack_file(source, target, &options, replace, self.progress);
+        result.map(|_| ())
+    }
+
+    fn pack_bytes(&self, source: &Path, target: &Path, replace: bool) -> Result<(), Error> {
+        let cannot_read = |error| Error::cannot_read(source, error);
+        let mut reader = File::open(source).map_err(cannot_read)?;
+        let file = AtomicFile::create(target, replace).map_err(|error| Error::cannot_write(target, error))?;
+        let mut options =
+            FrameOptions::default().with_effort(self.options.effort).with_threads(self.options.threads);
+        options.level = self.options.level;
+        let mut encoder = Encoder::new(file, &options)?;
+        let len = io::copy(&mut reader, &mut encoder).map_err(cannot_read)?;
+        encoder.finish()?.commit().map_err(|error| Error::cannot_write(target, error))?;
+        (self.progress)(len);
+        Ok(())
+    }
+}

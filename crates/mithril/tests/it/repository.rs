@@ -1,0 +1,157 @@
+//! Directories: packed file by file, restored exactly, resumed after an interruption.
+
+use crate::container::forge::{Forge, Forged};
+use crate::container::{Tensor, safetensors};
+use crate::folder::{Folder, contents};
+use mithril::container::{Bases, EntryKind, Model, PackedFile};
+use mithril::pack::PackOptions;
+use mithril::repository::{MANIFEST, pack_repository, unpack_repository};
+use mithril::{Dtype, ErrorKind};
+use std::fs;
+use std::os::unix::fs::{PermissionsExt, symlink};
+use std::sync::atomic::{AtomicU64, Ordering};
+
+/// Two shards that share a tensor, texts, a large file of bytes, a script, a link inside and one to a cache outside.
+fn model(folder: &Folder) {
+    let shared = Tensor::weights("shared", Dtype::Bf16, 40_000, 1);
+    let mut again = shared.clone();
+    again.name = "again".to_owned();
+    let first = safetensors(&[shared, Tensor::weights("a", Dtype::Bf16, 30_000, 2)]);
+    let second = safetensors(&[Tensor::weights("b", Dtype::F32, 20_000, 3), again]);
+    folder.write("in/model-00001-of-00002.safetensors", &first);
+    folder.write("in/model-00002-of-00002.safetensors", &second);
+    folder.write("in/model.safetensors.index.json", br#"{"weight_map":{}}"#);
+    folder.write("in/config.json", br#"{"hidden_size":384}"#);
+    folder.write("in/empty.txt", b"");
+    folder.write("in/tokenizer/vocab.bin", &b"word ".repeat(1_000_000));
+    let script = folder.write("in/run.sh", b"#!/bin/sh\n");
+    fs::set_permissions(&script, fs::Permissions::from_mode(0o755)).unwrap();
+    symlink("config.json", folder.join("in/link.json")).unwrap();
+    let blob = folder.write("cache/blob", b"from the cache");
+    symlink(blob, folder.join("in/cached.txt")).unwrap();
+}
+
+#[test]
+fn directory_comes_back_with_names_modes_and_links() {
+    let folder = Folder::new("repository");
+    model(&folder);
+    let (input, packed, output) = (folder.join("in"), folder.join("packed"), folder.join("out"));
+    let done = AtomicU64::new(0);
+    let progress = |len| {
+        done.fetch_add(len, Ordering::Relaxed);
+    };
+    let summary = pack_repository(&input, &packed, &PackOptions::default(), false, &progress).unwrap();
+    assert_eq!(done.into_inner(), summary.raw_len);
+    let on_disk: u64 = contents(&packed).iter().map(|(_, _, bytes)| bytes.len() as u64).sum();
+    assert_eq!(summary.packed_len, on_disk);
+    let restored = unpack_repository(&packed, &output, &Bases::none(), 0, false, &|_| ()).unwrap();
+    assert_eq!(restored.raw_len, summary.raw_len);
+    let mut expected = contents(&input);
+    // The link out of the directory was followed.
+    let cached = expected.iter_mut().find(|(place, ..)| place == "cached.txt").unwrap();
+    let mode = fs::metadata(folder.join("cache/blob")).unwrap().permissions().mode() & 0o777;
+    *cached = ("cached.txt".to_owned(), mode, b"from the cache".to_vec());
+    assert_eq!(contents(&output), expected);
+}
+
+#[test]
+fn tensor_of_two_shards_is_stored_once() {
+    let folder = Folder::new("shared");
+    model(&folder);
+    let packed = folder.join("packed");
+    pack_repository(&folder.join("in"), &packed, &PackOptions::default(), false, &|_| ()).unwrap();
+    let second = Model::open_path(&packed.join("model-00002-of-00002.safetensors.mckp")).unwrap();
+    let entry = second.container().unwrap().entries().iter().find(|entry| entry.name == "again").unwrap();
+    assert_eq!(entry.kind(), EntryKind::Copy);
+    // Its base is found beside it.
+    let again = second.read(second.find("again").unwrap()).unwrap();
+    assert_eq!(again.len(), 80_000);
+}
+
+#[test]
+fn interrupted_work_goes_on_and_changed_files_are_packed_again() {
+    let folder = Folder::new("resumed");
+    model(&folder);
+    let (input, packed) = (folder.join("in"), folder.join("packed"));
+    // A file that cannot be packed stops the work after the first shards.
+    let bad =
+        folder.write("in/zz.safetensors", &safetensors(&[Tensor::weights("z", Dtype::F32, 2_000_000, 4)]));
+    let stop = |len: u64| assert!(len < 8_000_000, "stopped");
+    let interrupted = std::panic::catch_unwind(|| {
+        pack_repository(&folder.join("in"), &folder.join("packed"), &PackOptions::default(), false, &stop)
+    });
+    assert!(interrupted.is_err());
+    assert!(!packed.join(MANIFEST).exists());
+    let error =
+        unpack_repository(&packed, &folder.join("out"), &Bases::none(), 0, false, &|_| ()).unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::NotFound);
+    assert!(error.to_string().contains("interrupted"), "{error}");
+
+    // Another length, so that the change shows whatever the clock's grain.
+    folder.write(
+        "in/model-00002-of-00002.safetensors",
+        &safetensors(&[Tensor::weights("b", Dtype::F32, 7, 5)]),
+    );
+    fs::remove_file(bad).unwrap();
+    let summary = pack_repository(&input, &packed, &PackOptions::default(), false, &|_| ()).unwrap();
+    let resumed = |place: &str| summary.files.iter().find(|file| file.path == place).unwrap().resumed;
+    assert!(resumed("model-00001-of-00002.safetensors"));
+    assert!(!resumed("model-00002-of-00002.safetensors"));
+    unpack_repository(&packed, &folder.join("out"), &Bases::none(), 0, false, &|_| ()).unwrap();
+    let names = |root| contents(root).into_iter().map(|(place, ..)| place).collect::<Vec<_>>();
+    assert_eq!(names(&folder.join("out")), names(&input));
+}
+
+#[test]
+fn finished_directory_is_replaced_only_when_asked() {
+    let folder = Folder::new("finished");
+    folder.write("in/config.json", b"{}");
+    let (input, packed) = (folder.join("in"), folder.join("packed"));
+    pack_repository(&input, &packed, &PackOptions::default(), false, &|_| ()).unwrap();
+    let error = pack_repository(&input, &packed, &PackOptions::default(), false, &|_| ()).unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Io);
+    pack_repository(&input, &packed, &PackOptions::default(), true, &|_| ()).unwrap();
+    let inside = pack_repository(&input, &input.join("packed"), &PackOptions::default(), false, &|_| ());
+    assert!(inside.unwrap_err().to_string().contains("inside"));
+}
+
+/// Writes a manifest that our own writer would refuse to write.
+fn forge_manifest(folder: &Folder, file: &PackedFile, small: &[u8]) {
+    let header = serde_json::json!({ "files": [file] }).to_string();
+    let manifest = Forge { header, ..Forge::of(vec![Forged::glue(small)]) };
+    folder.write(&format!("packed/{MANIFEST}"), &manifest.build());
+}
+
+#[test]
+fn manifests_cannot_write_outside() {
+    let folder = Folder::new("hostile");
+    folder.write("victim", b"untouched");
+    fs::create_dir(folder.join("out")).unwrap();
+    let mut cases: Vec<PackedFile> = ["../victim", "/tmp/mithril-victim", "a/../../victim", "a\0b", ""]
+        .into_iter()
+        .map(|place| PackedFile::new(place, 0o644, 4))
+        .collect();
+    let mut link = PackedFile::new("link", 0o777, 0);
+    link.link = Some("../victim".to_owned());
+    cases.push(link);
+    let mut packed_as = PackedFile::new("fine", 0o644, 4);
+    packed_as.packed_as = Some("../victim".to_owned());
+    cases.push(packed_as);
+    for case in cases {
+        forge_manifest(&folder, &case, b"evil");
+        let result =
+            unpack_repository(&folder.join("packed"), &folder.join("out"), &Bases::none(), 0, true, &|_| ());
+        assert!(result.is_err(), "{case:?}");
+        assert_eq!(fs::read(folder.join("victim")).unwrap(), b"untouched");
+        let written = folder.join("out");
+        assert!(!written.exists() || contents(&written).is_empty(), "{case:?}");
+    }
+    // A link that was there before must not lead out either.
+    fs::create_dir_all(folder.join("out")).unwrap();
+    symlink(folder.join("."), folder.join("out/way")).unwrap();
+    forge_manifest(&folder, &PackedFile::new("way/victim", 0o644, 4), b"evil");
+    let result =
+        unpack_repository(&folder.join("packed"), &folder.join("out"), &Bases::none(), 0, true, &|_| ());
+    assert!(result.unwrap_err().to_string().contains("through a link"));
+    assert_eq!(fs::read(folder.join("victim")).unwrap(), b"untouched");
+}

@@ -1,0 +1,116 @@
+"""Compares dictionaries of mithril with those of zstd's trainers, on records that no trainer has seen.
+
+    python3 tools/bench_dictionaries.py SAMPLES --mithril target/release/mithril [--keep DIR] [--json OUT]
+
+SAMPLES is what `tools/dictionary_samples.py` made. Every trainer gets the same train records, size and level, and its
+search; every dictionary compresses the same test records with the same compressor, the one of the Python package
+`zstandard`. Trainers: `zstd --train-cover`, `zstd --train-fastcover` (both search k and d by default), `zstandard`
+(`train_dictionary`), and `mithril dictionary train`. Sizes are those of whole frames with the dictionary id and the
+content size. With `--keep`, dictionaries that are already there are measured and not trained again.
+"""
+
+import argparse
+import json
+import pathlib
+import subprocess
+import sys
+import tempfile
+import time
+
+import zstandard
+
+
+def records(directory):
+    """The records of one part of a set, in order."""
+    return [path.read_bytes() for path in sorted(directory.iterdir())]
+
+
+def train_zstd(kind):
+    def train(directory, size, level, threads, out):
+        subprocess.run(["zstd", "-q", "-f", f"-T{threads}", f"--train-{kind}", "-r", str(directory), "-o", str(out), f"--maxdict={size}", f"-{level}"],
+                       check=True, capture_output=True)
+
+    return train
+
+
+def train_python(directory, size, level, threads, out):
+    out.write_bytes(zstandard.train_dictionary(size, records(directory), level=level, threads=threads, steps=40).as_bytes())
+
+
+def train_mithril(binary, extra):
+    def train(directory, size, level, threads, out):
+        command = [binary, "dictionary", "train", str(directory), "-o", str(out), "--size", str(size), "--level", str(level),
+                   "--threads", str(threads), "--force", *extra]
+        subprocess.run(command, check=True, capture_output=True)
+
+    return train
+
+
+def measure(dictionary, level, test):
+    """Bytes of all test records as frames."""
+    compressor = zstandard.ZstdCompressor(level=level, dict_data=zstandard.ZstdCompressionDict(dictionary)) if dictionary else zstandard.ZstdCompressor(level=level)
+    return sum(len(compressor.compress(record)) for record in test)
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("samples", type=pathlib.Path)
+    parser.add_argument("--mithril", help="the binary; without it only rivals run")
+    parser.add_argument("--sets")
+    parser.add_argument("--sizes", default="65536,114688")
+    parser.add_argument("--levels", default="3,19")
+    parser.add_argument("--trainers", default="zstd-cover,zstd-fastcover,zstandard,mithril")
+    parser.add_argument("--threads", type=int, default=2)
+    parser.add_argument("--keep", type=pathlib.Path)
+    parser.add_argument("--json", type=pathlib.Path)
+    parser.add_argument("--options", default="", help="more options of `mithril dictionary train`")
+    arguments = parser.parse_args()
+
+    trainers = {"zstd-cover": train_zstd("cover"), "zstd-fastcover": train_zstd("fastcover"), "zstandard": train_python}
+    if arguments.mithril:
+        trainers["mithril"] = train_mithril(arguments.mithril, arguments.options.split())
+    trainers = {name: trainers[name] for name in arguments.trainers.split(",") if name in trainers}
+    names = arguments.sets.split(",") if arguments.sets else sorted(path.name for path in arguments.samples.iterdir())
+    keep = arguments.keep or pathlib.Path(tempfile.mkdtemp())
+    keep.mkdir(parents=True, exist_ok=True)
+    rows = []
+    gains = []
+    print("| set | size | level | raw | no dictionary | " + " | ".join(trainers) + " | mithril against the best other |")
+    print("|---|---|---|---|---|" + "---|" * len(trainers) + "---|", flush=True)
+    for name in names:
+        directory = arguments.samples / name
+        test = records(directory / "test")
+        raw = sum(map(len, test))
+        for level in map(int, arguments.levels.split(",")):
+            plain = measure(None, level, test)
+            for size in map(int, arguments.sizes.split(",")):
+                results, seconds = {}, {}
+                for trainer, train in trainers.items():
+                    out = keep / f"{name}-{size}-{level}-{trainer}"
+                    if not out.exists():
+                        started = time.monotonic()
+                        try:
+                            train(directory / "train", size, level, arguments.threads, out)
+                        except (subprocess.CalledProcessError, zstandard.ZstdError) as error:
+                            print(f"{trainer} failed on {name}: {getattr(error, 'stderr', error)}", file=sys.stderr)
+                            continue
+                        seconds[trainer] = time.monotonic() - started
+                    dictionary = out.read_bytes()
+                    assert len(dictionary) <= size, (trainer, len(dictionary))
+                    results[trainer] = measure(dictionary, level, test)
+                others = [value for key, value in results.items() if key != "mithril"]
+                gain = ""
+                if "mithril" in results and others:
+                    gains.append(min(others) / results["mithril"] - 1)
+                    gain = f"{gains[-1] * 100:+.2f} %"
+                cells = " | ".join(f"{raw / results[key]:.3f}" if key in results else "failed" for key in trainers)
+                print(f"| {name} | {size} | {level} | {raw} | {raw / plain:.3f} | {cells} | {gain} |", flush=True)
+                rows.append({"set": name, "size": size, "level": level, "raw": raw, "plain": plain, "bytes": results, "seconds": seconds})
+    if gains:
+        print(f"\nmean {sum(gains) / len(gains) * 100:+.2f} %, worst {min(gains) * 100:+.2f} %, {len(gains)} rows")
+    if arguments.json:
+        arguments.json.write_text(json.dumps(rows, indent=1))
+
+
+if __name__ == "__main__":
+    main()

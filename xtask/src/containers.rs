@@ -1,0 +1,217 @@
+//! Golden containers: every kind of entry, glue, alignments, and what a packed file may look like.
+
+use crate::inputs::Random;
+use mithril::container::{Bases, Entry, EntryKind, Model};
+use mithril::pack::{PackOptions, pack};
+use mithril::{Dtype, FrameOptions};
+use mithril_format::Digest;
+use mithril_format::container::{ContainerWriter, Content, Header, Rounding};
+use std::io::Write;
+
+type Failure = Box<dyn std::error::Error>;
+
+/// A golden container.
+pub(crate) struct Golden {
+    pub(crate) name: &'static str,
+    pub(crate) container: Vec<u8>,
+    /// What restoring gives: the original file, or all tensors one behind the other.
+    pub(crate) restored: Vec<u8>,
+    /// Names of the golden containers that it needs as bases.
+    pub(crate) bases: &'static [&'static str],
+}
+
+/// All golden containers. Their contents never change: new data is a new container.
+pub(crate) fn all() -> Result<Vec<Golden>, Failure> {
+    let base = digests_aligned_4096()?;
+    Ok(vec![
+        packed("safetensors_odd", odd_file(), PackOptions::default().with_name("odd.safetensors"))?,
+        packed(
+            "glue_only",
+            safetensors(r#"{"__metadata__":{"a":"b"}}  "#, b"of no tensor"),
+            PackOptions::default(),
+        )?,
+        empty()?,
+        tensors_only()?,
+        copies(&base)?,
+        deltas(&base)?,
+        base,
+    ])
+}
+
+fn packed(name: &'static str, file: Vec<u8>, options: PackOptions) -> Result<Golden, Failure> {
+    let (container, _) = pack(&file, Vec::new(), &options, &|_| ())?;
+    Ok(Golden { name, container, restored: file, bases: &[] })
+}
+
+fn safetensors(header: &str, data: &[u8]) -> Vec<u8> {
+    [&(header.len() as u64).to_le_bytes()[..], header.as_bytes(), data].concat()
+}
+
+/// F32 numbers like weights, with some that rounding treats apart.
+fn weights(n: usize, seed: u64) -> Vec<u8> {
+    let mut random = Random::new(seed);
+    let special = [
+        0,
+        1 << 31,
+        0x7f80_0000,
+        0xff80_0001,
+        0x7f7f_ffff,
+        0x477f_f000,
+        0x3880_0001,
+        0x3300_0001,
+        0x3f80_8000,
+    ];
+    let number = |i: usize| match special.get(i) {
+        Some(&bits) => bits,
+        None => random.below(2) << 31 | (126 - random.halving(20)) << 23 | random.below(1 << 23),
+    };
+    (0..n).map(number).flat_map(|bits| bits.to_le_bytes().into_iter().take(4)).collect()
+}
+
+/// What a golden file means by rounding, written down apart from the code that it is to test.
+fn to_bf16(wide: &[u8]) -> Vec<u8> {
+    let round = |bits: u32| match bits & 0x7fff_ffff {
+        0x7f80_0001.. => bits >> 16 | 0x40,
+        _ => (bits >> 16) + u32::from(bits & 0xffff > 0x8000 || bits & 0x1_ffff == 0x1_8000),
+    };
+    let words = wide.as_chunks::<4>().0.iter().map(|word| round(u32::from_le_bytes(*word)));
+    words.flat_map(|bits| bits.to_le_bytes().into_iter().take(2)).collect()
+}
+
+/// Tensors at places out of order, holes, equal tensors, rounded ones before and behind their master, one of no bytes,
+/// one of no dimensions, and one whose name is no name.
+fn odd_file() -> Vec<u8> {
+    let (master, later) = (weights(600, 1), weights(500, 2));
+    let parts: [(&str, &str, &str, Vec<u8>); 9] = [
+        ("early", "BF16", "[20,25]", to_bf16(&later)),
+        ("master", "F32", "[600]", master.clone()),
+        ("scalar", "I64", "[]", 7u64.to_le_bytes().to_vec()),
+        ("none", "F32", "[3,0]", Vec::new()),
+        ("copy", "BF16", "[600]", to_bf16(&master)),
+        ("tied", "F32", "[2,300]", master),
+        ("../no name", "U8", "[5]", b"bytes".to_vec()),
+        ("later", "F32", "[20,25]", later.clone()),
+        ("tied/later", "F32", "[500]", later),
+    ];
+    let mut data = b"hole".to_vec();
+    let mut entries = Vec::new();
+    for (name, dtype, shape, raw) in parts {
+        let (start, end) = (data.len(), data.len() + raw.len());
+        entries.push(format!(
+            r#""{name}":{{"dtype":"{dtype}","shape":{shape},"data_offsets":[{start},{end}]}}"#
+        ));
+        data.extend(raw);
+        if name == "none" {
+            data.extend(b"another hole");
+        }
+    }
+    entries.rotate_left(4);
+    data.extend(b"the end");
+    safetensors(&format!(r#"{{"__metadata__":{{"format":"pt"}}, {}}}   "#, entries.join(",")), &data)
+}
+
+fn empty() -> Result<Golden, Failure> {
+    let container = ContainerWriter::new(Vec::new(), &Header::default(), 6)?.finish()?.writer;
+    Ok(Golden { name: "empty", container, restored: Vec::new(), bases: &[] })
+}
+
+/// Many tensors of a file without glue between them, with digests, on pages.
+fn digests_aligned_4096() -> Result<Golden, Failure> {
+    let mut data = Vec::new();
+    let mut entries = Vec::new();
+    for i in 0..30 {
+        let raw = weights(40 + 11 * usize::from(u8::try_from(i)?), 100 + i);
+        let (name, start) = (format!("layers.{i}.weight"), data.len());
+        let (n, end) = (raw.len() / 4, start + raw.len());
+        entries.push(format!(r#""{name}":{{"dtype":"F32","shape":[{n}],"data_offsets":[{start},{end}]}}"#));
+        data.extend(raw);
+    }
+    let file = safetensors(&format!("{{{}}}", entries.join(",")), &data);
+    let mut options = PackOptions::default().with_digests(true).with_name("base.safetensors");
+    options.alignment_log2 = 12;
+    packed("digests_aligned_4096", file, options)
+}
+
+/// Adds an entry with a frame.
+fn add_frame(writer: &mut ContainerWriter<Vec<u8>>, entry: Entry, raw: &[u8]) -> Result<(), Failure> {
+    let options = FrameOptions::default().with_dtype(entry.dtype).with_shape(entry.shape.clone());
+    let mut frame = writer.start_frame(entry)?;
+    frame.write_all(&mithril::compress(raw, &options)?)?;
+    frame.finish();
+    Ok(())
+}
+
+/// A container that is no packed file: no alignment, a reference to another dtype, metadata, digests here and there.
+fn tensors_only() -> Result<Golden, Failure> {
+    let mut header = Header::default();
+    header.step = Some(1000);
+    header.metadata.insert("run".to_owned(), "golden".into());
+    let mut writer = ContainerWriter::new(Vec::new(), &header, 0)?;
+    let raw = weights(300, 5);
+    let mut entry = Entry::full("w", Dtype::F32, [10, 30]);
+    entry.digest = Some(Digest::of(&raw));
+    add_frame(&mut writer, entry, &raw)?;
+    add_frame(&mut writer, Entry::full("", Dtype::Bool, [3]), &[1, 0, 1])?;
+    let mut entry = Entry::full("as/integers", Dtype::I32, [300]);
+    entry.content = Content::Ref { entry_idx: 0 };
+    writer.add_link(entry)?;
+    let mut entry = Entry::full("λ", Dtype::Bf16, [300]);
+    entry.digest = Some(Digest::of(&to_bf16(&raw)));
+    entry.content = Content::Derived { entry_idx: 0, rounding: Rounding::NearestEven };
+    writer.add_link(entry)?;
+    let mut entry = Entry::full("tied", Dtype::Bf16, [1, 300]);
+    entry.content = Content::Ref { entry_idx: 3 };
+    writer.add_link(entry)?;
+    let (container, narrow) = (writer.finish()?.writer, to_bf16(&raw));
+    let restored = [&raw[..], &[1, 0, 1], &raw, &narrow, &narrow].concat();
+    Ok(Golden { name: "tensors_only", container, restored, bases: &[] })
+}
+
+/// Tensors of a base under their own and under other names, and roundings of them.
+fn copies(base: &Golden) -> Result<Golden, Failure> {
+    let model = Model::open("base", Box::new(base.container.clone()), Bases::none())?;
+    let raw = |idx: usize| model.read(idx);
+    let mut writer = ContainerWriter::new(Vec::new(), &Header::default(), 6)?;
+    let copy = |name: &str, idx: usize, base_name: Option<String>| -> Result<Entry, Failure> {
+        let mut entry = Entry::full(name, Dtype::F32, model.tensors()[idx].shape.clone());
+        entry.content = Content::Copy { base: model.digest(idx)?, base_name };
+        Ok(entry)
+    };
+    writer.add_link(copy("layers.4.weight", 4, None)?)?;
+    add_frame(&mut writer, Entry::full("new", Dtype::U8, [4]), &[1, 2, 3, 4])?;
+    writer.add_link(copy("renamed", 9, Some("layers.9.weight".to_owned()))?)?;
+    let mut entry = Entry::full("rounded", Dtype::Bf16, model.tensors()[9].shape.clone());
+    entry.content = Content::Derived { entry_idx: 2, rounding: Rounding::NearestEven };
+    writer.add_link(entry)?;
+    let mut entry = Entry::full("tied", Dtype::F32, model.tensors()[4].shape.clone());
+    entry.content = Content::Ref { entry_idx: 0 };
+    writer.add_link(entry)?;
+    let container = writer.finish()?.writer;
+    let restored = [raw(4)?, vec![1, 2, 3, 4], raw(9)?, to_bf16(&raw(9)?), raw(4)?].concat();
+    Ok(Golden { name: "copies", container, restored, bases: &["v0_1_0_digests_aligned_4096.mckp"] })
+}
+
+/// The base after a little training: most of its tensors as deltas, some as copies, one under another name.
+fn deltas(base: &Golden) -> Result<Golden, Failure> {
+    let model = Model::open("base.safetensors", Box::new(base.container.clone()), Bases::none())?;
+    let mut data = Vec::new();
+    let mut entries = Vec::new();
+    for (i, tensor) in model.tensors().iter().enumerate().skip(20) {
+        let mut raw = model.read(i)?;
+        if i % 5 != 0 {
+            raw.iter_mut().step_by(28).for_each(|byte| *byte ^= 1);
+        }
+        let name = if i == 23 { "another.name" } else { &tensor.name };
+        let (n, start, end) = (raw.len() / 4, data.len(), data.len() + raw.len());
+        entries.push(format!(r#""{name}":{{"dtype":"F32","shape":[{n}],"data_offsets":[{start},{end}]}}"#));
+        data.extend(raw);
+    }
+    let file = safetensors(&format!("{{{}}}", entries.join(",")), &data);
+    let options = PackOptions::default().with_bases(Bases::new([model])).with_name("tuned.safetensors");
+    let (container, summary) = pack(&file, Vec::new(), &options, &|_| ())?;
+    let count = |kind: EntryKind| summary.tensors.iter().filter(|tensor| tensor.kind == kind).count();
+    if count(EntryKind::Delta) != 8 || count(EntryKind::Copy) != 2 {
+        return Err("not the entries that this golden file is for".into());
+    }
+    Ok(Golden { name: "deltas", container, restored: file, bases: &["v0_1_0_digests_aligned_4096.mckp"] })
+}
