@@ -183,9 +183,12 @@ pub(super) fn dead_bits(split: &FieldSplit, elements: &[u8]) -> u8 {
     let width = usize::from(split.layout.width);
     let limit = u8::try_from(split.top_shift()).unwrap_or(0);
     let n = elements.len() / width;
+    if n == 0 || limit == 0 {
+        return 0;
+    }
     let sampled =
         (0..64).map(|i| read_element(elements, width, i * n / 64)).fold(0, |seen, element| seen | element);
-    if sampled & 1 == 1 || limit == 0 {
+    if sampled & 1 == 1 {
         return 0;
     }
     let seen = or_of_elements(elements, width);
