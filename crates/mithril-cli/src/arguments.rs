@@ -11,6 +11,7 @@ pub(crate) use read::{
 use crate::bench::Rival;
 use crate::convert::{ConvertArguments, MergeArguments};
 use crate::diagnose::DiagnoseArguments;
+use crate::store::StoreArguments;
 use clap::{Args, Parser, Subcommand};
 use mithril::{Dtype, Effort};
 use std::io::Write;
@@ -80,6 +81,8 @@ Examples:
     Estimate(EstimateArguments),
     /// Save every intact tensor of a damaged container
     Repair(RepairArguments),
+    /// Keep the checkpoints of a training run, as deltas that no crash can lose
+    Store(StoreArguments),
     /// Print completions for a shell
     #[command(after_help = "\
 Examples:
@@ -188,7 +191,7 @@ pub(crate) fn report(error: &clap::Error) -> ExitCode {
     ExitCode::from(2)
 }
 
-fn parse_effort(name: &str) -> Result<Effort, String> {
+pub(crate) fn parse_effort(name: &str) -> Result<Effort, String> {
     Effort::from_name(name).ok_or_else(|| "expected `fast`, `balanced` or `max`".to_owned())
 }
 

@@ -87,7 +87,7 @@ fn part(tensor: &ModelTensor, arguments: &ExtractArguments) -> Result<(Vec<u64>,
 }
 
 /// The header of a `.npy` file, and what the user should know about its type.
-fn npy_header(dtype: Dtype, shape: &[u64], len: u64) -> (Vec<u8>, Option<String>) {
+pub(crate) fn npy_header(dtype: Dtype, shape: &[u64], len: u64) -> (Vec<u8>, Option<String>) {
     let descr = match dtype {
         Dtype::Bool => "|b1",
         Dtype::U8 | Dtype::Bytes => "|u1",

@@ -1,6 +1,6 @@
 //! `mithril inspect`: what a file holds, told from its headers.
 
-mod page;
+pub(crate) mod page;
 mod survey;
 mod tree;
 

@@ -20,6 +20,7 @@ mod pack;
 mod progress;
 mod repair;
 mod source;
+mod store;
 mod table;
 mod verify;
 
@@ -48,6 +49,7 @@ fn main() -> ExitCode {
         Command::Compare(arguments) => compare::run_compare(&arguments),
         Command::Diff(arguments) => compare::run_diff(&arguments),
         Command::Repair(arguments) => repair::run(&arguments),
+        Command::Store(arguments) => store::run(&arguments),
         Command::Completions { shell } => completions::print_completions(shell),
         Command::Man => completions::print_manual(),
     };

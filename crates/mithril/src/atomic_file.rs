@@ -1,16 +1,18 @@
 //! Files that appear whole or not at all: a temporary sibling, fsync, rename, fsync of the directory.
 
-use std::fs::{self, File};
+use crate::files::{Disk, Files, NewFile};
+use std::fs;
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 /// A file that is being written under a temporary name. Dropped without [`AtomicFile::commit`], it leaves nothing
 /// behind; a process that is killed leaves the temporary file, which the next writer of the same name removes.
 #[derive(Debug)]
 pub struct AtomicFile {
     /// Locked, so that others can tell it from what a killed process left.
-    file: File,
+    file: Box<dyn NewFile>,
+    files: Arc<dyn Files>,
     temporary: PathBuf,
     path: PathBuf,
     replace: bool,
@@ -30,19 +32,23 @@ impl AtomicFile {
             Ok(_) => fs::canonicalize(path).unwrap_or_else(|_| path.to_owned()),
             Err(_) => path.to_owned(),
         };
+        let name = path.file_name().ok_or(io::ErrorKind::InvalidInput)?.to_string_lossy().into_owned();
+        remove_abandoned(&Disk, parent(&path), Some(&name));
+        Self::create_in(Arc::new(Disk), path, replace)
+    }
+
+    /// As [`AtomicFile::create`] in a file system, without a look at what is there.
+    pub(crate) fn create_in(files: Arc<dyn Files>, path: PathBuf, replace: bool) -> io::Result<Self> {
         let name = path.file_name().ok_or(io::ErrorKind::InvalidInput)?.to_owned();
-        remove_abandoned(&path, &name.to_string_lossy());
         // Two writers in one process, as in two processes, need names of their own.
         static NEXT: std::sync::atomic::AtomicU64 = std::sync::atomic::AtomicU64::new(0);
         let number = NEXT.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
         let process = std::process::id();
         let temporary = path.with_file_name(format!(".{}.{process}-{number}.tmp", name.to_string_lossy()));
         let mut live = live_temporaries();
-        let file = File::create_new(&temporary)?;
+        let file = files.create_new(&temporary)?;
         live.push(temporary.clone());
-        // Some file systems have no locks; their leftovers stay.
-        let _ = file.try_lock();
-        Ok(Self { file, temporary, path, replace, committed: false })
+        Ok(Self { file, files, temporary, path, replace, committed: false })
     }
 
     /// Where the bytes are until they are committed.
@@ -60,24 +66,25 @@ impl AtomicFile {
     /// # Errors
     /// `AlreadyExists` when another file came first, or the system's reason. The old file is untouched then.
     pub fn commit(mut self) -> io::Result<()> {
-        self.file.sync_all()?;
+        self.file.sync()?;
         // Held until the file has its name, so that nobody removes it in between.
         let live = live_temporaries();
         if self.replace {
-            fs::rename(&self.temporary, &self.path)?;
+            self.files.rename(&self.temporary, &self.path)?;
         } else {
             // A link fails when the name exists, which a rename does not.
-            match fs::hard_link(&self.temporary, &self.path) {
+            match self.files.hard_link(&self.temporary, &self.path) {
                 Err(error) if error.kind() == io::ErrorKind::AlreadyExists => return Err(error),
-                Err(_) if self.path.exists() => return Err(io::ErrorKind::AlreadyExists.into()),
+                Err(_) if self.files.exists(&self.path) => return Err(io::ErrorKind::AlreadyExists.into()),
                 // A file system without links.
-                Err(_) => fs::rename(&self.temporary, &self.path)?,
-                Ok(()) => fs::remove_file(&self.temporary)?,
+                Err(_) => self.files.rename(&self.temporary, &self.path)?,
+                // The file has its name: a second one that stays is a leftover, not a failure.
+                Ok(()) => drop(self.files.remove(&self.temporary)),
             }
         }
         self.committed = true;
         forget(live, &self.temporary);
-        sync_directory_of(&self.path)
+        self.files.sync_directory(parent(&self.path))
     }
 
     /// Removes the temporary files of this process. Writers that are at work can neither finish nor start another file
@@ -101,42 +108,38 @@ fn forget(mut live: MutexGuard<'static, Vec<PathBuf>>, temporary: &Path) {
     live.retain(|path| path != temporary);
 }
 
-/// Makes the names in a path's directory safe on disk.
-fn sync_directory_of(path: &Path) -> io::Result<()> {
-    let parent = path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
-    match File::open(parent).and_then(|directory| directory.sync_all()) {
-        // Some file systems refuse, and have no need of it.
-        Err(error) if matches!(error.kind(), io::ErrorKind::InvalidInput | io::ErrorKind::Unsupported) => {
-            Ok(())
-        }
-        result => result,
-    }
+fn parent(path: &Path) -> &Path {
+    path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."))
 }
 
-/// Removes what killed writers of this name left: temporary files that nobody holds a lock on.
-fn remove_abandoned(path: &Path, name: &str) {
-    let Some(parent) = path.parent() else { return };
-    let parent = if parent.as_os_str().is_empty() { Path::new(".") } else { parent };
-    let prefix = format!(".{name}.");
-    let Ok(siblings) = fs::read_dir(parent) else { return };
-    for sibling in siblings.flatten() {
-        let sibling_name = sibling.file_name();
-        let Some(middle) = sibling_name
-            .to_str()
-            .and_then(|sibling_name| sibling_name.strip_prefix(&prefix)?.strip_suffix(".tmp"))
-        else {
-            continue;
-        };
-        let is_ours = middle
-            .split_once('-')
-            .is_some_and(|(process, number)| process.parse::<u32>().is_ok() && number.parse::<u64>().is_ok());
-        if is_ours
-            && let Ok(file) = File::open(sibling.path())
-            && file.try_lock().is_ok()
-        {
-            let _ = fs::remove_file(sibling.path());
+/// Removes what killed writers left in a directory, of one name or of any: temporary files that nobody holds a lock on.
+/// Returns their bytes.
+pub(crate) fn remove_abandoned(files: &dyn Files, directory: &Path, name: Option<&str>) -> u64 {
+    let Ok(listed) = files.list(directory) else { return 0 };
+    let mut removed = 0;
+    for sibling in listed.iter().filter(|sibling| !sibling.is_directory && is_temporary(&sibling.name, name))
+    {
+        let path = directory.join(&sibling.name);
+        if files.is_abandoned(&path) && files.remove(&path).is_ok() {
+            removed += sibling.len;
         }
     }
+    removed
+}
+
+/// Whether a file has the name of a temporary one of ours: `.NAME.PROCESS-NUMBER.tmp`.
+pub(crate) fn is_temporary(file_name: &str, of: Option<&str>) -> bool {
+    let Some((name, owner)) = file_name
+        .strip_prefix('.')
+        .and_then(|rest| rest.strip_suffix(".tmp"))
+        .and_then(|rest| rest.rsplit_once('.'))
+    else {
+        return false;
+    };
+    of.is_none_or(|of| of == name)
+        && owner
+            .split_once('-')
+            .is_some_and(|(process, number)| process.parse::<u32>().is_ok() && number.parse::<u64>().is_ok())
 }
 
 impl Write for AtomicFile {
@@ -153,7 +156,7 @@ impl Drop for AtomicFile {
     fn drop(&mut self) {
         if !self.committed {
             let live = live_temporaries();
-            let _ = fs::remove_file(&self.temporary);
+            let _ = self.files.remove(&self.temporary);
             forget(live, &self.temporary);
         }
     }

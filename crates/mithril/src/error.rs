@@ -91,6 +91,8 @@ pub enum ErrorKind {
     NotFound,
     /// The base is missing, or is another one than the data was stored against.
     Base,
+    /// Another writer came first, or what was to be made exists already.
+    Conflict,
 }
 
 impl Error {

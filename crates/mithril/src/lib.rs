@@ -22,6 +22,10 @@
 //! # Data that does not fit in memory
 //! [`Encoder`] and [`Decoder`] work over `Write` and `Read` with bounded memory.
 //!
+//! # Training checkpoints
+//! [`checkpoint`] keeps the checkpoints of a run as chains of deltas that no crash can lose, on disk or in any object
+//! store that [`storage`] reaches by URL.
+//!
 //! # Many small records
 //! [`dictionary`] trains zstd dictionaries, and compresses records with them to standard zstd frames.
 //!
@@ -30,6 +34,7 @@
 //! depend on the number of threads or on the CPU.
 
 mod atomic_file;
+pub mod checkpoint;
 pub mod compare;
 pub mod container;
 pub mod convert;
@@ -38,6 +43,7 @@ mod describe;
 pub mod dictionary;
 mod error;
 pub mod estimate;
+mod files;
 mod frame;
 mod options;
 pub mod pack;
@@ -45,6 +51,7 @@ mod pipeline;
 pub mod plan;
 pub mod repository;
 mod statistics;
+pub mod storage;
 mod stream;
 
 pub use atomic_file::AtomicFile;

@@ -16,7 +16,7 @@ use std::path::Path;
 const TEMPLATE: &str = include_str!("page.html");
 
 /// Where the data goes.
-const PLACE: &str = "/*DATA*/null";
+pub(crate) const PLACE: &str = "/*DATA*/null";
 
 /// Tensors that a page shows; of more, the largest.
 const MAX_TENSORS: usize = 4000;
@@ -33,7 +33,7 @@ pub(super) fn write(survey: &Survey, model: &Model, path: &Path, replace: bool) 
 }
 
 /// A value as it may stand in a script: nothing in it can end the script.
-fn script_value(value: &Value) -> String {
+pub(crate) fn script_value(value: &Value) -> String {
     value.to_string().replace('<', "\\u003c").replace('\u{2028}', "\\u2028").replace('\u{2029}', "\\u2029")
 }
 

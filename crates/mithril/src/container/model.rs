@@ -221,7 +221,12 @@ impl Model {
         let recorded = match &self.content {
             ModelContent::Plain { .. } => None,
             ModelContent::Packed(packed) => {
-                let entry = &packed.reader.entries()[packed.entries[tensor_idx]];
+                let entries = packed.reader.entries();
+                let mut entry = &entries[packed.entries[tensor_idx]];
+                // What it refers to refers to nothing further.
+                if let super::Content::Ref { entry_idx } = entry.content {
+                    entry = &entries[entry_idx];
+                }
                 match &entry.content {
                     super::Content::Copy { base, .. } => Some(*base),
                     _ => entry.digest,

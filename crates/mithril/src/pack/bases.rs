@@ -25,6 +25,8 @@ pub(super) struct BaseFinder<'a> {
     names: HashSet<&'a str>,
     /// Base tensors by length and first bytes; made when a tensor is not found by name.
     by_head: OnceCell<PlacesByHead>,
+    /// Base tensors by length and digest, if all digests are recorded.
+    by_digest: OnceCell<Option<PlacesByDigest>>,
     lens: HashSet<u64>,
 }
 
@@ -33,6 +35,9 @@ type Place = (usize, usize);
 
 /// Places of tensors by their length and first bytes.
 type PlacesByHead = HashMap<(u64, Vec<u8>), Vec<Place>>;
+
+/// The first place of a tensor of this length and digest.
+type PlacesByDigest = HashMap<(u64, Digest), Place>;
 
 /// A base tensor.
 pub(super) struct BaseTensor<'a> {
@@ -55,8 +60,12 @@ impl<'a> BaseTensor<'a> {
         self.model.open_tensor(self.tensor_idx)
     }
 
-    /// Whether it has exactly these bytes.
-    fn equals(&self, raw: &Raw<'_>) -> Result<bool, Error> {
+    /// Whether it has exactly these bytes, whose digest is this if it is known. Two digests are compared where both are
+    /// known: the base is not read then.
+    fn equals(&self, raw: &Raw<'_>, digest: Option<Digest>) -> Result<bool, Error> {
+        if let (Some(digest), Some(base)) = (digest, self.model.known_digest(self.tensor_idx)) {
+            return Ok(digest == base);
+        }
         let base = self.open()?;
         let mut bytes = Vec::new();
         raw.all_pieces(|at, piece| {
@@ -71,7 +80,7 @@ impl<'a> BaseFinder<'a> {
     pub(super) fn new(bases: &'a Bases, layout: &'a Layout) -> Self {
         let names = layout.tensors.iter().map(|tensor| tensor.name.as_str()).collect();
         let lens = layout.tensors.iter().map(|tensor| tensor.bytes.end - tensor.bytes.start).collect();
-        Self { bases, names, by_head: OnceCell::new(), lens }
+        Self { bases, names, by_head: OnceCell::new(), by_digest: OnceCell::new(), lens }
     }
 
     fn models(&self) -> impl Iterator<Item = &'a Model> + use<'a> {
@@ -82,11 +91,12 @@ impl<'a> BaseFinder<'a> {
         BaseTensor { model: &self.bases.models()[model_idx], tensor_idx }
     }
 
-    /// A base tensor with exactly these bytes: of the same name, else of any.
+    /// A base tensor with exactly these bytes: of the same name, else of any. `digest` is theirs if it is known.
     pub(super) fn find_equal(
         &self,
         tensor: &TensorInfo,
         raw: &Raw<'_>,
+        digest: Option<Digest>,
     ) -> Result<Option<BaseTensor<'a>>, Error> {
         if self.bases.is_empty() || raw.len() == 0 {
             return Ok(None);
@@ -96,19 +106,36 @@ impl<'a> BaseFinder<'a> {
                 && model.tensors()[tensor_idx].raw_len == raw.len()
             {
                 let base = BaseTensor { model, tensor_idx };
-                if base.equals(raw)? {
+                if base.equals(raw, digest)? {
                     return Ok(Some(base));
                 }
             }
         }
+        if let (Some(digest), Some(by_digest)) = (digest, self.by_digest()) {
+            return Ok(by_digest.get(&(raw.len(), digest)).map(|&place| self.tensor(place)));
+        }
         let head = raw.read(0..raw.len().min(HEAD_LEN))?;
         for &place in self.by_head()?.get(&(raw.len(), head)).into_iter().flatten() {
             let base = self.tensor(place);
-            if base.equals(raw)? {
+            if base.equals(raw, digest)? {
                 return Ok(Some(base));
             }
         }
         Ok(None)
+    }
+
+    fn by_digest(&self) -> Option<&PlacesByDigest> {
+        let found = self.by_digest.get_or_init(|| {
+            let mut map = HashMap::new();
+            for (model_idx, model) in self.models().enumerate() {
+                for (tensor_idx, tensor) in model.tensors().iter().enumerate() {
+                    let digest = model.known_digest(tensor_idx)?;
+                    map.entry((tensor.raw_len, digest)).or_insert((model_idx, tensor_idx));
+                }
+            }
+            Some(map)
+        });
+        found.as_ref()
     }
 
     fn by_head(&self) -> Result<&PlacesByHead, Error> {

@@ -3,7 +3,7 @@
 use crate::container::{Bases, EntryKind};
 use crate::{Dtype, Effort, FrameOptions};
 use mithril_format::Digest;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 /// How a model file is packed.
 #[derive(Debug, Clone)]
@@ -21,6 +21,8 @@ pub struct PackOptions {
     pub digests: bool,
     /// Models that tensors may be stored against.
     pub bases: Bases,
+    /// Names of tensors that are stored without a delta: equal ones of a base are still not stored again.
+    pub keyframes: BTreeSet<String>,
     /// Name of the original file, without directories.
     pub name: String,
     /// Training step.
@@ -38,6 +40,7 @@ impl Default for PackOptions {
             alignment_log2: 6,
             digests: false,
             bases: Bases::none(),
+            keyframes: BTreeSet::new(),
             name: String::new(),
             step: None,
             metadata: BTreeMap::new(),

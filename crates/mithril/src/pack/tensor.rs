@@ -52,13 +52,14 @@ impl<'a> TensorCoder<'a> {
             entry.content = Content::Ref { entry_idx: self.layout.entry_idx(earlier) };
             return Ok(Coded::Link(entry));
         }
-        if let Some(base) = self.bases.find_equal(tensor, raw)? {
-            let base_name = base.name_unless(&tensor.name);
-            entry.content = Content::Copy { base: base.digest()?, base_name };
-            return Ok(Coded::Link(entry));
-        }
         if self.options.digests {
             entry.digest = Some(raw.digest()?);
+        }
+        if let Some(base) = self.bases.find_equal(tensor, raw, entry.digest)? {
+            let base_name = base.name_unless(&tensor.name);
+            entry.content = Content::Copy { base: base.digest()?, base_name };
+            entry.digest = None;
+            return Ok(Coded::Link(entry));
         }
         if let Some(wide) = self.twins.find_wide(tensor_idx, raw)? {
             let entry_idx = self.layout.entry_idx(wide);
@@ -66,7 +67,10 @@ impl<'a> TensorCoder<'a> {
             return Ok(Coded::Link(entry));
         }
         let options = self.options.frame_options(tensor.dtype, &tensor.shape);
-        let base = self.bases.find_similar(tensor, raw, &options)?;
+        let base = match self.options.keyframes.contains(&tensor.name) {
+            true => None,
+            false => self.bases.find_similar(tensor, raw, &options)?,
+        };
         let delta = |base: &BaseTensor<'_>| -> Result<Content, Error> {
             let base_name = base.name_unless(&tensor.name);
             Ok(Content::Delta { base: base.digest()?, base_name, len: 0, checksum: 0 })

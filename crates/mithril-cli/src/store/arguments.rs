@@ -1,0 +1,255 @@
+//! Arguments of `mithril store`.
+
+use crate::arguments::parse_effort;
+use clap::{Args, Subcommand, ValueEnum};
+use mithril::Effort;
+use std::path::PathBuf;
+
+/// Arguments of `store`.
+#[derive(Debug, Args)]
+#[command(after_help = "\
+A store is a directory or a prefix in an object store: a path, `local:///path`, `s3://bucket/prefix`,
+`gs://bucket/prefix`, `az://container/prefix`, or `https://host/prefix` to read only. Credentials come from the
+environment, as for the tools of the provider.
+
+Examples:
+  mithril store run7 save step_100 model.safetensors optimizer.pt
+  mithril store run7 save step_200 model.safetensors optimizer.pt --previous step_100
+  mithril store run7 list
+  mithril store run7 load step_200 -o restored/
+  mithril store s3://bucket/run7 verify --deep
+  mithril store run7 stats --html run7.html")]
+pub(crate) struct StoreArguments {
+    /// The store: a path or a URL
+    #[arg(value_name = "STORE")]
+    pub(crate) url: String,
+    /// What to do.
+    #[command(subcommand)]
+    pub(crate) command: StoreCommand,
+}
+
+/// What to do with a store.
+#[derive(Debug, Subcommand)]
+pub(crate) enum StoreCommand {
+    /// List the checkpoints, from the first step to the last
+    List(JsonArguments),
+    /// List a checkpoint and those it was stored against, newest first
+    Log(LogArguments),
+    /// Describe a checkpoint and its tensors
+    Show(ShowArguments),
+    /// Save model files as a checkpoint
+    Save(SaveArguments),
+    /// Restore the files of a checkpoint, byte for byte
+    Load(LoadArguments),
+    /// Write one tensor of a checkpoint to a file
+    Extract(ExtractArguments),
+    /// Say which tensors of two checkpoints differ, without decoding them
+    Diff(DiffArguments),
+    /// Check that checkpoints can be restored; exit code 1 when one cannot
+    Verify(VerifyArguments),
+    /// Remove data that no checkpoint needs
+    Gc(GcArguments),
+    /// Make a checkpoint independent of all others
+    Rebase(KeyArguments),
+    /// Delete a checkpoint, and the data that no other one needs
+    Delete(KeyArguments),
+    /// Write the tensors of a checkpoint as a file of another format
+    Export(ExportArguments),
+    /// Say how large the store is, and where the bytes are
+    Stats(StatsArguments),
+}
+
+/// Arguments of `list`.
+#[derive(Debug, Args)]
+pub(crate) struct JsonArguments {
+    /// Print one JSON object
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+/// Arguments of `log`.
+#[derive(Debug, Args)]
+pub(crate) struct LogArguments {
+    /// Checkpoint to start from; the newest by default
+    pub(crate) key: Option<String>,
+    /// Print one JSON object
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+/// Arguments of `show`.
+#[derive(Debug, Args)]
+pub(crate) struct ShowArguments {
+    /// Key of the checkpoint
+    pub(crate) key: String,
+    /// Print one JSON object
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+/// Arguments of `save`.
+#[derive(Debug, Args)]
+#[command(after_help = "\
+When the command ends with exit code 0, nothing can lose the checkpoint. A key that exists is refused.
+
+Examples:
+  mithril store run7 save step_100 model.safetensors
+  mithril store run7 save step_200 model.safetensors --previous step_100
+  mithril store run7 save step_300 model.safetensors --previous latest --keep-last 5 --keep-every 1000")]
+pub(crate) struct SaveArguments {
+    /// Key of the new checkpoint
+    pub(crate) key: String,
+    /// Model files: safetensors, npy, npz, pt, gguf
+    #[arg(required = true, value_name = "FILE")]
+    pub(crate) files: Vec<PathBuf>,
+    /// Checkpoint to store this one against; `latest` is the one with the highest step
+    #[arg(long, value_name = "KEY")]
+    pub(crate) previous: Option<String>,
+    /// Training step; by default the number at the end of the key
+    #[arg(long, value_name = "N")]
+    pub(crate) step: Option<u64>,
+    /// How much work may go into size: fast, balanced or max
+    #[arg(long, default_value = "fast", value_parser = parse_effort)]
+    pub(crate) effort: Effort,
+    /// Threads; 0 is one per core
+    #[arg(long, default_value_t = 0, value_name = "N")]
+    pub(crate) threads: usize,
+    /// Deltas that a tensor may be away from one that is stored in full
+    #[arg(long, default_value_t = 8, value_name = "N")]
+    pub(crate) max_depth: u32,
+    /// Bytes that restoring a tensor may read, as a multiple of its full size
+    #[arg(long, default_value_t = 1.5, value_name = "X")]
+    pub(crate) max_restore_cost: f64,
+    /// Delete all but the newest so many checkpoints afterwards
+    #[arg(long, value_name = "N")]
+    pub(crate) keep_last: Option<usize>,
+    /// Keep those whose step is a multiple of this, too
+    #[arg(long, value_name = "STEPS", requires = "keep_last")]
+    pub(crate) keep_every: Option<u64>,
+    /// Keep this one, too. Can be given again
+    #[arg(long, value_name = "KEY", requires = "keep_last")]
+    pub(crate) keep: Vec<String>,
+    /// Print one JSON object
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+/// Arguments of `load`.
+#[derive(Debug, Args)]
+pub(crate) struct LoadArguments {
+    /// Key of the checkpoint; `latest` is the one with the highest step
+    pub(crate) key: String,
+    /// File to write; a directory for a checkpoint of several files
+    #[arg(short, long, value_name = "OUT")]
+    pub(crate) output: PathBuf,
+    /// Replace what is there
+    #[arg(long)]
+    pub(crate) force: bool,
+    /// Threads; 0 is one per core
+    #[arg(long, default_value_t = 0, value_name = "N")]
+    pub(crate) threads: usize,
+}
+
+/// Arguments of `extract`.
+#[derive(Debug, Args)]
+pub(crate) struct ExtractArguments {
+    /// Key of the checkpoint
+    pub(crate) key: String,
+    /// Name of the tensor
+    pub(crate) tensor: String,
+    /// File to write, `.npy` or with `--raw` plain bytes; `-` is stdout
+    #[arg(short, long, value_name = "OUT")]
+    pub(crate) output: PathBuf,
+    /// Write the bytes without a header
+    #[arg(long)]
+    pub(crate) raw: bool,
+    /// Replace what is there
+    #[arg(long)]
+    pub(crate) force: bool,
+}
+
+/// Arguments of `diff`.
+#[derive(Debug, Args)]
+pub(crate) struct DiffArguments {
+    /// Key of the first checkpoint
+    pub(crate) old: String,
+    /// Key of the second checkpoint
+    pub(crate) new: String,
+    /// Print one JSON object
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+/// Arguments of `verify`.
+#[derive(Debug, Args)]
+pub(crate) struct VerifyArguments {
+    /// Key of the checkpoint; all of them by default
+    pub(crate) key: Option<String>,
+    /// Digest every object and restore every tensor, with all that it is stored against
+    #[arg(long)]
+    pub(crate) deep: bool,
+    /// Print one JSON object
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+/// Arguments of `gc`.
+#[derive(Debug, Args)]
+pub(crate) struct GcArguments {
+    /// Only say what would be removed
+    #[arg(long)]
+    pub(crate) dry_run: bool,
+    /// Leave data without a checkpoint that is younger: it may belong to a save that is at work
+    #[arg(long, default_value_t = 3600, value_name = "SECONDS")]
+    pub(crate) min_age: u64,
+    /// Print one JSON object
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+/// Arguments of `rebase` and `delete`.
+#[derive(Debug, Args)]
+pub(crate) struct KeyArguments {
+    /// Key of the checkpoint
+    pub(crate) key: String,
+    /// Print one JSON object
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+/// Arguments of `export`.
+#[derive(Debug, Args)]
+pub(crate) struct ExportArguments {
+    /// Key of the checkpoint; `latest` is the one with the highest step
+    pub(crate) key: String,
+    /// Format of the file
+    #[arg(long, value_enum)]
+    pub(crate) to: ExportTo,
+    /// File to write; by default the key with the suffix of the format
+    #[arg(short, long, value_name = "OUT")]
+    pub(crate) output: Option<PathBuf>,
+    /// Replace what is there
+    #[arg(long)]
+    pub(crate) force: bool,
+}
+
+/// Formats that checkpoints are exported to.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(crate) enum ExportTo {
+    /// One safetensors file with all tensors
+    Safetensors,
+}
+
+/// Arguments of `stats`.
+#[derive(Debug, Args)]
+pub(crate) struct StatsArguments {
+    /// Print one JSON object
+    #[arg(long)]
+    pub(crate) json: bool,
+    /// Write a page with pictures, which needs nothing from the network
+    #[arg(long, value_name = "OUT")]
+    pub(crate) html: Option<PathBuf>,
+    /// Replace an existing page
+    #[arg(long)]
+    pub(crate) force: bool,
+}

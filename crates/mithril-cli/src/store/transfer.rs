@@ -1,0 +1,135 @@
+//! Into and out of a store: `save`, `load`, `extract`, `export`.
+
+use super::arguments::{ExportArguments, ExportTo, ExtractArguments, LoadArguments, SaveArguments};
+use super::report::meta_json;
+use super::{failed, open_with, resolve};
+use crate::extract::npy_header;
+use crate::failure::{Failure, print, print_json, tell};
+use crate::output::{Output, Target};
+use crate::progress::Meter;
+use mithril::ReadAt;
+use mithril::checkpoint::blocking::CheckpointCompressor;
+use mithril::checkpoint::{CompressorConfig, Retention, SaveOptions};
+use std::fs::{self, File};
+use std::io::Write;
+use std::path::Path;
+
+/// Saves files as a checkpoint.
+pub(super) fn save(url: &str, arguments: &SaveArguments) -> Result<(), Failure> {
+    let mut config = CompressorConfig::default()
+        .with_effort(arguments.effort)
+        .with_threads(arguments.threads)
+        .with_chain(arguments.max_depth, arguments.max_restore_cost);
+    if let Some(n) = arguments.keep_last {
+        let mut retention =
+            arguments.keep.iter().fold(Retention::last(n), |retention, key| retention.and_key(key));
+        retention.keep_every = arguments.keep_every;
+        config = config.with_retention(retention);
+    }
+    let store = open_with(url, config)?;
+    let previous = arguments.previous.as_deref().map(|key| resolve(&store, key)).transpose()?;
+    let mut files = Vec::new();
+    let mut total_len = 0;
+    for path in &arguments.files {
+        let file = File::open(path).map_err(|error| Failure::read(path.display(), &error))?;
+        total_len += file.size().map_err(|error| Failure::read(path.display(), &error))?;
+        let name = path.file_name().and_then(|name| name.to_str());
+        let name = name.ok_or_else(|| Failure::command(format!("`{}` has no name", path.display())))?;
+        if files.iter().any(|(known, _)| *known == name) {
+            let message = format!("two files have the name `{name}`, and are restored to one directory");
+            return Err(Failure::command(message));
+        }
+        files.push((name, file));
+    }
+    let sources: Vec<(&str, &dyn ReadAt)> =
+        files.iter().map(|(name, file)| (*name, file as &dyn ReadAt)).collect();
+    let meter = Meter::new(Some(total_len));
+    let add = |len| meter.add(len);
+    let options = SaveOptions::default().with_previous(previous.as_deref()).with_progress(&add);
+    let saved = store.save_files(&sources, &arguments.key, arguments.step, &options);
+    meter.wipe();
+    let meta = saved.map_err(|error| failed(&error))?;
+    if arguments.json {
+        return print_json(&meta_json(&meta));
+    }
+    print(&format!(
+        "{}: {} to {} bytes, {:.2}x, {:.2} s{}\n",
+        meta.key,
+        meta.original_size,
+        meta.compressed_size,
+        meta.ratio,
+        meta.seconds,
+        meta.base.map_or_else(String::new, |base| format!(", against {base}")),
+    ))
+}
+
+/// Restores the files of a checkpoint.
+pub(super) fn load(url: &str, arguments: &LoadArguments) -> Result<(), Failure> {
+    let store = open_with(url, CompressorConfig::default().with_threads(arguments.threads))?;
+    let key = resolve(&store, &arguments.key)?;
+    let manifest = store.manifest(&key).map_err(|error| failed(&error))?;
+    let out = &arguments.output;
+    let names: Vec<Option<String>> = manifest.own().iter().map(|object| object.file.clone()).collect();
+    let to_directory = names.len() > 1 || out.is_dir() || out.as_os_str().to_string_lossy().ends_with('/');
+    if to_directory {
+        fs::create_dir_all(out).map_err(|error| Failure::write(out.display(), &error))?;
+    }
+    let meter = Meter::new(Some(manifest.raw_len));
+    for (part, name) in names.iter().enumerate() {
+        let name = name.as_deref().unwrap_or("checkpoint.safetensors");
+        // A name, not a path: it was checked when it was saved, but perhaps by somebody else.
+        let is_name = Path::new(name).file_name().is_some_and(|plain| plain == name);
+        let target = match (to_directory, is_name) {
+            (false, _) => Target::named(out),
+            (true, true) => Target::File(out.join(name)),
+            (true, false) => {
+                return Err(Failure::input(format!("`{}` is no safe file name", name.escape_debug())));
+            }
+        };
+        let output = Output::create(&target, arguments.force)?;
+        let output =
+            store.export(&key, part, output, &|len| meter.add(len)).map_err(|error| failed(&error))?;
+        output.commit()?;
+    }
+    meter.wipe();
+    tell(&format!("restored `{key}` to `{}`", out.display()));
+    Ok(())
+}
+
+/// Writes one tensor.
+pub(super) fn extract(store: &CheckpointCompressor, arguments: &ExtractArguments) -> Result<(), Failure> {
+    let key = resolve(store, &arguments.key)?;
+    let tensor = store.load_tensor(&key, &arguments.tensor).map_err(|error| failed(&error))?;
+    let mut output = Output::create(&Target::named(&arguments.output), arguments.force)?;
+    let name = output.name().to_owned();
+    let write = |output: &mut Output, bytes: &[u8]| {
+        output.write_all(bytes).map_err(|error| Failure::write(&name, &error))
+    };
+    if !arguments.raw {
+        let (header, note) = npy_header(tensor.dtype, &tensor.shape, tensor.data.len() as u64);
+        if let Some(note) = note {
+            tell(&format!("note: {note}"));
+        }
+        write(&mut output, &header)?;
+    }
+    write(&mut output, &tensor.data)?;
+    output.commit().map(|_| ())
+}
+
+/// Writes all tensors as one file.
+pub(super) fn export(store: &CheckpointCompressor, arguments: &ExportArguments) -> Result<(), Failure> {
+    let key = resolve(store, &arguments.key)?;
+    let ExportTo::Safetensors = arguments.to;
+    let path = match &arguments.output {
+        Some(path) => path.clone(),
+        None => format!("{}.safetensors", key.replace('/', "_")).into(),
+    };
+    let output = Output::create(&Target::named(&path), arguments.force)?;
+    let raw_len = store.manifest(&key).map_err(|error| failed(&error))?.raw_len;
+    let meter = Meter::new(Some(raw_len));
+    let exported = store.export_safetensors(&key, output, &|len| meter.add(len));
+    meter.wipe();
+    exported.map_err(|error| failed(&error))?.commit()?;
+    tell(&format!("wrote `{}`", path.display()));
+    Ok(())
+}

@@ -1,0 +1,240 @@
+//! What a checkpoint is stored against: the objects of its chain, opened, and how long a chain may grow.
+
+use super::error::about;
+use super::manifest::{DataObject, StoredTensor};
+use super::{CheckpointError, CompressorConfig, Manifest};
+use crate::container::{Bases, Content, Entry, Model, Reader};
+use crate::storage::{StorageBackend, StorageErrorKind};
+use mithril_format::ReadAt;
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+
+/// The containers of a checkpoint, and those that they need.
+pub(super) struct Chain {
+    /// The containers of the checkpoint itself.
+    pub(super) own: Vec<Reader<Box<dyn ReadAt>>>,
+    /// What their tensors are stored against.
+    pub(super) bases: Bases,
+}
+
+impl Chain {
+    /// Opens all objects of a checkpoint; each is compared with the digest in the manifest before anything is read.
+    pub(super) fn open(storage: &dyn StorageBackend, manifest: &Manifest) -> Result<Self, CheckpointError> {
+        let bases = open_needed(storage, manifest)?;
+        let own = manifest.own().iter().map(|object| open_object(storage, manifest, object));
+        Ok(Self { own: own.collect::<Result<_, _>>()?, bases })
+    }
+
+    /// A checkpoint as models that a new one is stored against.
+    pub(super) fn open_as_bases(
+        storage: &dyn StorageBackend,
+        manifest: &Manifest,
+    ) -> Result<Bases, CheckpointError> {
+        let needed = open_needed(storage, manifest)?;
+        let models = manifest.own().iter().map(|object| open_model(storage, manifest, object, &needed));
+        Ok(Bases::new(models.collect::<Result<Vec<_>, _>>()?))
+    }
+}
+
+/// The objects of earlier saves, from old to new: tensors are found in the oldest that has them, which holds their
+/// bytes and not only their digest.
+fn open_needed(storage: &dyn StorageBackend, manifest: &Manifest) -> Result<Bases, CheckpointError> {
+    let mut bases = Bases::none();
+    for object in manifest.needed() {
+        let model = open_model(storage, manifest, object, &bases)?;
+        bases = bases.and(&Bases::new([model]));
+    }
+    Ok(bases)
+}
+
+fn open_model(
+    storage: &dyn StorageBackend,
+    manifest: &Manifest,
+    object: &DataObject,
+    bases: &Bases,
+) -> Result<Model, CheckpointError> {
+    let source = open_source(storage, manifest, object)?;
+    let model = Model::open(&object.key, source, bases.clone()).map_err(about(&manifest.key))?;
+    let actual = model.container().map(|reader| reader.directory().digest());
+    check_digest(manifest, object, actual)?;
+    Ok(model)
+}
+
+fn open_object(
+    storage: &dyn StorageBackend,
+    manifest: &Manifest,
+    object: &DataObject,
+) -> Result<Reader<Box<dyn ReadAt>>, CheckpointError> {
+    let source = open_source(storage, manifest, object)?;
+    let reader = Reader::open(source).map_err(about(&manifest.key))?;
+    check_digest(manifest, object, Some(reader.directory().digest()))?;
+    Ok(reader)
+}
+
+fn open_source(
+    storage: &dyn StorageBackend,
+    manifest: &Manifest,
+    object: &DataObject,
+) -> Result<Box<dyn ReadAt>, CheckpointError> {
+    storage.open(&object.object).map_err(|error| match error.kind() {
+        StorageErrorKind::NotFound => CheckpointError::MissingBase {
+            needed_by: manifest.key.clone(),
+            base_key: object.key.clone(),
+            object: object.object.clone(),
+            digest: object.container,
+        },
+        _ => error.into(),
+    })
+}
+
+fn check_digest(
+    manifest: &Manifest,
+    object: &DataObject,
+    actual: Option<mithril_format::Digest>,
+) -> Result<(), CheckpointError> {
+    match actual {
+        Some(actual) if actual == object.container => Ok(()),
+        Some(actual) => Err(CheckpointError::BaseMismatch {
+            needed_by: manifest.key.clone(),
+            object: object.object.clone(),
+            expected: object.container,
+            actual,
+        }),
+        None => Err(CheckpointError::InvalidFormat { what: format!("`{}` is no container", object.object) }),
+    }
+}
+
+/// The tensors that may not be stored as deltas of the previous checkpoint: their chains are long enough. A delta is
+/// expected to cost as much as the one before it.
+pub(super) fn keyframes(previous: &Manifest, config: &CompressorConfig) -> BTreeSet<String> {
+    let is_due = |tensor: &&StoredTensor| {
+        let own_len = if tensor.depth > 0 { tensor.stored_len.max(1) } else { 0 };
+        #[expect(clippy::cast_precision_loss, reason = "a bound, not an exact size")]
+        let too_costly =
+            (tensor.restore_len + own_len) as f64 > config.max_restore_cost * tensor.full_len as f64;
+        tensor.depth >= config.max_chain_depth || (tensor.depth > 0 && too_costly)
+    };
+    previous.tensors.iter().filter(is_due).map(|tensor| tensor.name.clone()).collect()
+}
+
+/// What one container of a new save holds, before its place among the other objects is known.
+pub(super) struct OwnObject {
+    pub(super) object: DataObject,
+    pub(super) entries: Vec<Entry>,
+}
+
+/// Works out what every tensor of a new save needs, from its containers and the manifest it was stored against. Returns
+/// the objects, own ones first, and the tensors.
+pub(super) fn link(
+    own: Vec<OwnObject>,
+    previous: Option<&Manifest>,
+) -> Result<(Vec<DataObject>, Vec<StoredTensor>), CheckpointError> {
+    let n_own = own.len();
+    let mut used = BTreeSet::new();
+    let mut tensors = Vec::new();
+    // Numbers of the previous manifest's objects are told from new ones by an offset, and replaced below.
+    let by_name: HashMap<&str, &StoredTensor> = previous
+        .iter()
+        .flat_map(|manifest| &manifest.tensors)
+        .map(|tensor| (tensor.name.as_str(), tensor))
+        .collect();
+    let by_digest: HashMap<_, _> = previous
+        .iter()
+        .flat_map(|manifest| manifest.tensors.iter().rev())
+        .map(|tensor| (tensor.digest, tensor))
+        .collect();
+    for (object_idx, own) in own.iter().enumerate() {
+        let linked = link_entries(own, object_idx, n_own, &by_name, &by_digest)?;
+        for tensor in &linked {
+            used.extend(tensor.needs.iter().chain([&tensor.holder]).filter(|&&idx| idx >= n_own).copied());
+        }
+        tensors.extend(linked);
+    }
+    let mut objects: Vec<DataObject> = own.into_iter().map(|own| own.object).collect();
+    let mut places = BTreeMap::new();
+    if let Some(previous) = previous {
+        // From old to new: what it needs, then itself.
+        let n_previous = previous.objects.len();
+        let chronological = (previous.n_own..n_previous).chain(0..previous.n_own);
+        for idx in chronological.filter(|idx| used.contains(&(idx + n_own))) {
+            places.insert(idx + n_own, objects.len());
+            objects.push(previous.objects[idx].clone());
+        }
+    }
+    let place = |idx: usize| places.get(&idx).copied().unwrap_or(idx);
+    for tensor in &mut tensors {
+        tensor.holder = place(tensor.holder);
+        tensor.needs = tensor.needs.iter().map(|&idx| place(idx)).collect();
+        tensor.needs.sort_unstable();
+        tensor.needs.dedup();
+    }
+    Ok((objects, tensors))
+}
+
+fn link_entries(
+    own: &OwnObject,
+    object_idx: usize,
+    n_own: usize,
+    by_name: &HashMap<&str, &StoredTensor>,
+    by_digest: &HashMap<mithril_format::Digest, &StoredTensor>,
+) -> Result<Vec<StoredTensor>, CheckpointError> {
+    let unlinked = |entry: &Entry| CheckpointError::InvalidFormat {
+        what: format!(
+            "`{}`: tensor `{}` has no base in the previous checkpoint",
+            own.object.object, entry.name
+        ),
+    };
+    let mut linked: Vec<Option<StoredTensor>> = Vec::with_capacity(own.entries.len());
+    for entry in &own.entries {
+        let stored_len = entry.frame().map_or(0, |(len, _)| len);
+        let mut tensor = StoredTensor {
+            name: entry.name.clone(),
+            dtype: entry.dtype.name().to_owned(),
+            shape: entry.shape.clone(),
+            raw_len: entry.raw_len(),
+            stored_len,
+            kind: entry.kind().name().to_owned(),
+            digest: entry.digest.unwrap_or(mithril_format::Digest([0; 32])),
+            object: object_idx,
+            holder: object_idx,
+            needs: Vec::new(),
+            depth: 0,
+            restore_len: stored_len,
+            full_len: stored_len,
+        };
+        if let Some((digest, name)) = entry.base() {
+            let base = by_name.get(name).filter(|base| base.digest == digest);
+            let base = base.or_else(|| by_digest.get(&digest)).ok_or_else(|| unlinked(entry))?;
+            tensor.needs = base.needs.iter().map(|idx| idx + n_own).collect();
+            (tensor.depth, tensor.full_len) = (base.depth, base.full_len);
+            tensor.restore_len += base.restore_len;
+            match entry.content {
+                Content::Copy { .. } => {
+                    (tensor.holder, tensor.digest) = (base.holder + n_own, digest);
+                }
+                _ => {
+                    tensor.needs.push(base.holder + n_own);
+                    tensor.depth += 1;
+                }
+            }
+        }
+        linked.push(Some(tensor));
+    }
+    // Entries that take their bytes from others of the same container, which may come later.
+    for entry_idx in 0..linked.len() {
+        let (target_idx, is_ref) = match own.entries[entry_idx].content {
+            Content::Ref { entry_idx } => (entry_idx, true),
+            Content::Derived { entry_idx, .. } => (entry_idx, false),
+            _ => continue,
+        };
+        let target = linked[target_idx].clone().ok_or_else(|| unlinked(&own.entries[entry_idx]))?;
+        if let Some(tensor) = &mut linked[entry_idx] {
+            if is_ref {
+                tensor.digest = target.digest;
+            }
+            (tensor.holder, tensor.needs) = (target.holder, target.needs);
+            (tensor.depth, tensor.restore_len, tensor.full_len) =
+                (target.depth, target.restore_len, target.full_len);
+        }
+    }
+    Ok(own.entries.iter().zip(linked).filter_map(|(entry, tensor)| tensor.filter(|_| !entry.glue)).collect())
+}

@@ -1,0 +1,82 @@
+//! Checkpoints as one container in memory, for callers that store them themselves.
+
+use super::blocking::CheckpointCompressor;
+use super::chain::{self, Chain};
+use super::error::about;
+use super::tensors::CheckpointFile;
+use super::{Checkpoint, CheckpointError, TensorData};
+use crate::container::{Bases, Reader};
+use crate::pack::{PackOptions, pack};
+use bytes::Bytes;
+
+/// A compressed checkpoint.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct CompressedCheckpoint {
+    /// A container. `mithril decompress` makes a safetensors file of it.
+    pub bytes: Bytes,
+    /// Key of the checkpoint of the store that it needs.
+    pub previous: Option<String>,
+    /// Bytes of its tensors.
+    pub original_size: u64,
+}
+
+impl CompressedCheckpoint {
+    /// A container that was made before.
+    pub fn new(bytes: impl Into<Bytes>, previous: Option<String>, original_size: u64) -> Self {
+        Self { bytes: bytes.into(), previous, original_size }
+    }
+}
+
+/// What messages call a checkpoint that has no key.
+const IN_MEMORY: &str = "in memory";
+
+impl CheckpointCompressor {
+    /// A checkpoint as a container in memory, stored against one of the store if a key is given.
+    ///
+    /// # Errors
+    /// As [`CheckpointCompressor::save`].
+    pub fn compress(
+        &self,
+        checkpoint: &Checkpoint,
+        previous: Option<&str>,
+    ) -> Result<CompressedCheckpoint, CheckpointError> {
+        let view = checkpoint.view();
+        let file = CheckpointFile::new(&view)?;
+        let previous = previous.filter(|_| self.config.delta_enabled);
+        let mut options = PackOptions::default().with_effort(self.config.effort).with_digests(true);
+        options.name = "checkpoint.safetensors".to_owned();
+        options.level = self.config.compression_level;
+        options.threads = self.config.threads;
+        options.step = checkpoint.step;
+        options.metadata = checkpoint.metadata.clone();
+        if let Some(previous) = previous {
+            let manifest = self.store.manifest(previous)?;
+            options.keyframes = chain::keyframes(&manifest, &self.config);
+            options.bases = Chain::open_as_bases(&*self.store.storage, &manifest)?;
+        }
+        let (bytes, _) = pack(&file, Vec::new(), &options, &|_| ()).map_err(about(IN_MEMORY))?;
+        Ok(CompressedCheckpoint::new(bytes, previous.map(str::to_owned), checkpoint.raw_len()))
+    }
+
+    /// The checkpoint that a container in memory holds.
+    ///
+    /// # Errors
+    /// `NotFound` or `MissingBase` when the one it needs is not in the store; `Compression` when it is damaged.
+    pub fn decompress(&self, compressed: &CompressedCheckpoint) -> Result<Checkpoint, CheckpointError> {
+        let bases = match &compressed.previous {
+            Some(previous) => Chain::open_as_bases(&*self.store.storage, &self.store.manifest(previous)?)?,
+            None => Bases::none(),
+        };
+        let failed = about(IN_MEMORY);
+        let reader = Reader::open(compressed.bytes.as_ref()).map_err(&failed)?;
+        let header = reader.header().map_err(&failed)?;
+        let mut checkpoint = Checkpoint { step: header.step, metadata: header.metadata, ..Checkpoint::new() };
+        for (entry_idx, entry) in reader.entries().iter().enumerate().filter(|(_, entry)| !entry.glue) {
+            let bytes = reader.read(entry_idx, &bases).map_err(&failed)?;
+            let tensor = TensorData::new(bytes, entry.shape.clone(), entry.dtype);
+            checkpoint.tensors.insert(entry.name.clone(), tensor);
+        }
+        Ok(checkpoint)
+    }
+}

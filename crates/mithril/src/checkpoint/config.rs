@@ -1,0 +1,141 @@
+//! How checkpoints are compressed, chained and kept.
+
+use crate::Effort;
+use std::collections::BTreeSet;
+
+/// How a store compresses, chains and keeps checkpoints.
+#[derive(Debug, Clone, PartialEq)]
+#[non_exhaustive]
+pub struct CompressorConfig {
+    /// Whether a checkpoint may be stored against the previous one.
+    pub delta_enabled: bool,
+    /// Whether numbers are split into their fields. Without, they are compressed as bytes.
+    pub byte_grouping: bool,
+    /// Level of general compressors, 1 to 22, where data is handed to them.
+    pub compression_level: Option<i32>,
+    /// How much work may go into size.
+    pub effort: Effort,
+    /// Lossy coding: there is none.
+    pub quantization: Option<QuantizationConfig>,
+    /// Threads that code; 0 is one per core. The bytes do not depend on it.
+    pub threads: usize,
+    /// Deltas of deltas of deltas: at most so many, then a tensor is stored in full.
+    pub max_chain_depth: u32,
+    /// Bytes that restoring a tensor may read, as a multiple of its full frame; above, it is stored in full.
+    pub max_restore_cost: f64,
+    /// Which checkpoints are kept.
+    pub retention: Retention,
+    /// Checkpoints whose manifests are remembered, so that the next save need not read them.
+    pub signature_cache_len: usize,
+}
+
+/// Lossy coding, of which there is none yet: this type has no values.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum QuantizationConfig {}
+
+/// Which checkpoints are kept when others are removed. By default all of them.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+#[non_exhaustive]
+pub struct Retention {
+    /// The newest so many.
+    pub keep_last: Option<usize>,
+    /// Those whose step is a multiple of this.
+    pub keep_every: Option<u64>,
+    /// Those with these keys.
+    pub keep: BTreeSet<String>,
+}
+
+impl Retention {
+    /// Keeps the newest so many.
+    #[must_use]
+    pub fn last(n: usize) -> Self {
+        Self { keep_last: Some(n), ..Self::default() }
+    }
+
+    /// Keeps those whose step is a multiple of `steps`, too.
+    #[must_use]
+    pub fn and_every(mut self, steps: u64) -> Self {
+        self.keep_every = Some(steps);
+        self
+    }
+
+    /// Keeps this one, too.
+    #[must_use]
+    pub fn and_key(mut self, key: impl Into<String>) -> Self {
+        self.keep.insert(key.into());
+        self
+    }
+
+    /// Whether anything is ever removed.
+    pub fn removes(&self) -> bool {
+        self.keep_last.is_some()
+    }
+}
+
+impl Default for CompressorConfig {
+    fn default() -> Self {
+        Self {
+            delta_enabled: true,
+            byte_grouping: true,
+            compression_level: None,
+            effort: Effort::Fast,
+            quantization: None,
+            threads: 0,
+            max_chain_depth: 8,
+            max_restore_cost: 1.5,
+            retention: Retention::default(),
+            signature_cache_len: 64,
+        }
+    }
+}
+
+impl CompressorConfig {
+    /// Sets whether a checkpoint may be stored against the previous one.
+    #[must_use]
+    pub fn with_delta(mut self, enabled: bool) -> Self {
+        self.delta_enabled = enabled;
+        self
+    }
+
+    /// Sets whether numbers are split into their fields.
+    #[must_use]
+    pub fn with_byte_grouping(mut self, enabled: bool) -> Self {
+        self.byte_grouping = enabled;
+        self
+    }
+
+    /// Sets the level of general compressors.
+    #[must_use]
+    pub fn with_compression_level(mut self, level: i32) -> Self {
+        self.compression_level = Some(level);
+        self
+    }
+
+    /// Sets how much work may go into size.
+    #[must_use]
+    pub fn with_effort(mut self, effort: Effort) -> Self {
+        self.effort = effort;
+        self
+    }
+
+    /// Sets the number of threads; 0 is one per core.
+    #[must_use]
+    pub fn with_threads(mut self, threads: usize) -> Self {
+        self.threads = threads;
+        self
+    }
+
+    /// Sets how many deltas a tensor may be away from a full one, and how much restoring it may cost.
+    #[must_use]
+    pub fn with_chain(mut self, max_depth: u32, max_restore_cost: f64) -> Self {
+        (self.max_chain_depth, self.max_restore_cost) = (max_depth, max_restore_cost);
+        self
+    }
+
+    /// Sets which checkpoints are kept.
+    #[must_use]
+    pub fn with_retention(mut self, retention: Retention) -> Self {
+        self.retention = retention;
+        self
+    }
+}

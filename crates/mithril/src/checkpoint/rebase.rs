@@ -1,0 +1,92 @@
+//! Making a checkpoint independent of all others.
+
+use super::blocking::CheckpointCompressor;
+use super::chain;
+use super::original::OriginalFile;
+use super::save::{Permit, Request, SourceFile, new_generation};
+use super::{CheckpointError, CheckpointMeta, Manifest, key};
+use crate::pack::{PackOptions, writer_name};
+use std::collections::BTreeSet;
+use std::sync::Arc;
+use std::time::Instant;
+
+impl CheckpointCompressor {
+    /// Stores a checkpoint anew without a delta of any other, under the same key. Readers see the old or the new one;
+    /// those that are stored against it keep what they need.
+    ///
+    /// # Errors
+    /// As [`CheckpointCompressor::load`] and [`CheckpointCompressor::save`]; `Conflict` when the checkpoint was replaced
+    /// meanwhile. Then it is as it was.
+    pub fn rebase(&self, key: &str) -> Result<CheckpointMeta, CheckpointError> {
+        let started = Instant::now();
+        let storage = &*self.store.storage;
+        let generation = new_generation(storage.location())?;
+        let (before, manifest) = self.with_chain(key, |before, chain| {
+            let object_keys: Vec<String> =
+                (0..before.n_own).map(|part| key::data(&generation, part)).collect();
+            let _held = self.store.hold(
+                object_keys.iter().cloned().chain(before.objects.iter().map(|object| object.object.clone())),
+            );
+            let originals: Vec<_> =
+                chain.own.iter().map(|reader| OriginalFile::new(reader, &chain.bases)).collect();
+            let files = before.own().iter().zip(&originals);
+            let files = files.map(|(object, source)| SourceFile { name: object.file.clone(), source });
+            let request = Request {
+                key,
+                previous_key: None,
+                step: Some(before.step),
+                metadata: before.metadata.clone(),
+                files: files.collect(),
+                raw_len: before.raw_len,
+            };
+            let mut options = PackOptions::default().with_effort(self.config.effort).with_digests(true);
+            options.level = self.config.compression_level;
+            options.threads = self.config.threads;
+            options.step = Some(before.step);
+            let own = self.write_objects(&request, &object_keys, &options, &Permit::default(), &|_| ());
+            let own = own.inspect_err(|_| self.remove_objects(&object_keys))?;
+            let (objects, tensors) = chain::link(own, None)?;
+            check_same(before, &tensors).inspect_err(|_| self.remove_objects(&object_keys))?;
+            let manifest = Manifest {
+                generation: generation.clone(),
+                previous: None,
+                writer: writer_name(),
+                effort: self.config.effort.name().to_owned(),
+                n_own: object_keys.len(),
+                objects,
+                tensors,
+                seconds: started.elapsed().as_secs_f64(),
+                ..before.clone()
+            };
+            // Another process may have been faster; what it did stands.
+            if self.store.manifest(key)?.generation != before.generation {
+                self.remove_objects(&object_keys);
+                return Err(CheckpointError::Conflict { key: key.to_owned() });
+            }
+            storage.replace(&key::manifest(key), &manifest.write())?;
+            self.check_still_there(&manifest)?;
+            Ok((before.clone(), manifest))
+        })?;
+        let meta = CheckpointMeta::of(&manifest);
+        self.store.cache.insert(Arc::new(manifest));
+        let old: BTreeSet<String> = before.objects.iter().map(|object| object.object.clone()).collect();
+        // The new one is safe; what is left of the old one is garbage for later if it cannot be removed now.
+        let _ = self.collect_objects(&old);
+        Ok(meta)
+    }
+}
+
+/// What is stored anew must be what was there.
+fn check_same(before: &Manifest, tensors: &[super::StoredTensor]) -> Result<(), CheckpointError> {
+    let same = before.tensors.len() == tensors.len()
+        && before
+            .tensors
+            .iter()
+            .zip(tensors)
+            .all(|(old, new)| old.name == new.name && old.digest == new.digest);
+    if same {
+        return Ok(());
+    }
+    let what = format!("the tensors of `{}` are not those that its manifest lists", before.key);
+    Err(CheckpointError::InvalidFormat { what })
+}

@@ -1,0 +1,134 @@
+//! What is asked of a file system where nothing may be lost: every step that a power cut can come between.
+//!
+//! [`Disk`] is the real one. Tests put another in its place that fails at a step, or that forgets what was not synced.
+
+use mithril_format::ReadAt;
+use std::fmt;
+use std::fs::{self, File};
+use std::io::{self, Write};
+use std::path::Path;
+use std::time::SystemTime;
+
+/// The steps that durable files are made of.
+pub(crate) trait Files: fmt::Debug + Send + Sync {
+    /// Makes a file that must not exist, and locks it for as long as it is open, where there are locks.
+    fn create_new(&self, path: &Path) -> io::Result<Box<dyn NewFile>>;
+    /// Opens a file for reading. What is open stays readable when its name is removed.
+    fn open(&self, path: &Path) -> io::Result<Box<dyn ReadAt>>;
+    /// Gives a file a second name, which must not exist.
+    fn hard_link(&self, from: &Path, to: &Path) -> io::Result<()>;
+    /// Gives a file another name, in place of what has it.
+    fn rename(&self, from: &Path, to: &Path) -> io::Result<()>;
+    /// Removes a name.
+    fn remove(&self, path: &Path) -> io::Result<()>;
+    /// Makes one directory.
+    fn create_directory(&self, path: &Path) -> io::Result<()>;
+    /// Makes the names in a directory safe on disk.
+    fn sync_directory(&self, path: &Path) -> io::Result<()>;
+    /// Whether there is something of this name.
+    fn exists(&self, path: &Path) -> bool;
+    /// What a directory holds.
+    fn list(&self, directory: &Path) -> io::Result<Vec<Listed>>;
+    /// Whether the writer of a temporary file is gone: nobody holds its lock.
+    fn is_abandoned(&self, path: &Path) -> bool;
+}
+
+/// A file that is being written.
+pub(crate) trait NewFile: Write + fmt::Debug + Send {
+    /// Makes the bytes safe on disk. Once it has failed, nothing is known about them.
+    fn sync(&mut self) -> io::Result<()>;
+}
+
+/// A name in a directory.
+#[derive(Debug, Clone)]
+pub(crate) struct Listed {
+    pub(crate) name: String,
+    pub(crate) is_directory: bool,
+    pub(crate) len: u64,
+    pub(crate) modified: Option<SystemTime>,
+}
+
+/// The file system of the machine.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Disk;
+
+impl Files for Disk {
+    fn create_new(&self, path: &Path) -> io::Result<Box<dyn NewFile>> {
+        let file = File::create_new(path)?;
+        // Some file systems have no locks; their leftovers stay.
+        let _ = file.try_lock();
+        Ok(Box::new(file))
+    }
+
+    fn open(&self, path: &Path) -> io::Result<Box<dyn ReadAt>> {
+        let file = File::open(path)?;
+        if file.metadata()?.is_dir() {
+            return Err(io::ErrorKind::IsADirectory.into());
+        }
+        Ok(Box::new(file))
+    }
+
+    fn hard_link(&self, from: &Path, to: &Path) -> io::Result<()> {
+        fs::hard_link(from, to)
+    }
+
+    fn rename(&self, from: &Path, to: &Path) -> io::Result<()> {
+        fs::rename(from, to)
+    }
+
+    fn remove(&self, path: &Path) -> io::Result<()> {
+        fs::remove_file(path)
+    }
+
+    fn create_directory(&self, path: &Path) -> io::Result<()> {
+        fs::create_dir(path)
+    }
+
+    fn sync_directory(&self, path: &Path) -> io::Result<()> {
+        match File::open(path).and_then(|directory| directory.sync_all()) {
+            // Some file systems refuse, and have no need of it.
+            Err(error)
+                if matches!(error.kind(), io::ErrorKind::InvalidInput | io::ErrorKind::Unsupported) =>
+            {
+                Ok(())
+            }
+            result => result,
+        }
+    }
+
+    fn exists(&self, path: &Path) -> bool {
+        path.exists()
+    }
+
+    fn list(&self, directory: &Path) -> io::Result<Vec<Listed>> {
+        let mut listed = Vec::new();
+        for entry in fs::read_dir(directory)? {
+            let entry = entry?;
+            let metadata = match entry.metadata() {
+                Ok(metadata) => metadata,
+                // Removed since the directory was read.
+                Err(error) if error.kind() == io::ErrorKind::NotFound => continue,
+                Err(error) => return Err(error),
+            };
+            // A name that is no text is none of ours.
+            let Ok(name) = entry.file_name().into_string() else { continue };
+            listed.push(Listed {
+                name,
+                is_directory: metadata.is_dir(),
+                len: metadata.len(),
+                modified: metadata.modified().ok(),
+            });
+        }
+        Ok(listed)
+    }
+
+    fn is_abandoned(&self, path: &Path) -> bool {
+        File::open(path).is_ok_and(|file| file.try_lock().is_ok())
+    }
+}
+
+impl NewFile for File {
+    fn sync(&mut self) -> io::Result<()> {
+        self.sync_all()
+    }
+}

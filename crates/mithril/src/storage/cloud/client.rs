@@ -1,0 +1,181 @@
+//! A client of an object store, and the prefix that keys stand under.
+
+use super::super::{StorageError, StorageErrorKind, StorageOptions};
+use super::runtime;
+use object_store::aws::AmazonS3Builder;
+use object_store::azure::MicrosoftAzureBuilder;
+use object_store::gcp::GoogleCloudStorageBuilder;
+use object_store::http::HttpBuilder;
+use object_store::path::Path;
+use object_store::{BackoffConfig, ClientOptions, ObjectStore, RetryConfig};
+use std::fmt;
+use std::future::Future;
+use std::sync::{Arc, Mutex, PoisonError};
+
+/// An object store.
+pub(super) type Store = Arc<dyn ObjectStore>;
+
+/// Makes clients of one object store, one per process: connections do not survive a fork.
+#[derive(Clone)]
+pub(super) struct Client {
+    shared: Arc<Shared>,
+}
+
+struct Shared {
+    url: String,
+    prefix: Path,
+    options: StorageOptions,
+    current: Mutex<Option<(u32, Store)>>,
+}
+
+impl Client {
+    pub(super) fn new(url: &str, options: &StorageOptions) -> Result<Self, StorageError> {
+        let invalid = |reason: String| {
+            StorageError::new(StorageErrorKind::InvalidArgument, "open", "", location_of(url), reason)
+        };
+        // A second provider of TLS cannot be installed, and need not be.
+        let _ = rustls::crypto::ring::default_provider().install_default();
+        let prefix = match is_web(url) {
+            // The client of web servers takes its prefix from the URL.
+            true => "",
+            false => {
+                url.split_once("://").and_then(|(_, rest)| rest.split_once('/')).map_or("", |(_, path)| path)
+            }
+        };
+        let prefix = Path::parse(prefix.trim_matches('/')).map_err(|error| invalid(error.to_string()))?;
+        let store = build(url, options).map_err(|error| invalid(error.to_string()))?;
+        let current = Mutex::new(Some((std::process::id(), store)));
+        Ok(Self {
+            shared: Arc::new(Shared { url: location_of(url), prefix, options: options.clone(), current }),
+        })
+    }
+
+    pub(super) fn location(&self) -> &str {
+        &self.shared.url
+    }
+
+    pub(super) fn path(&self, key: &str) -> Path {
+        let parts = self.shared.prefix.parts();
+        parts.chain(key.split('/').map(Into::into)).collect()
+    }
+
+    /// The key of an object, if it lies under the prefix.
+    pub(super) fn key(&self, path: &Path) -> Option<String> {
+        let parts = path.prefix_match(&self.shared.prefix)?;
+        let names: Vec<_> = parts.map(|part| part.as_ref().to_owned()).collect();
+        Some(names.join("/"))
+    }
+
+    pub(super) fn store(&self) -> Result<Store, object_store::Error> {
+        let mut current = self.shared.current.lock().unwrap_or_else(PoisonError::into_inner);
+        let process = std::process::id();
+        if let Some((_, store)) = current.as_ref().filter(|(owner, _)| *owner == process) {
+            return Ok(store.clone());
+        }
+        let store = build(&self.shared.url, &self.shared.options)?;
+        if let Some(parents) = current.replace((process, store.clone())) {
+            std::mem::forget(parents);
+        }
+        Ok(store)
+    }
+
+    /// Does something with the store, and waits for it.
+    pub(super) fn run<T, F>(
+        &self,
+        operation: &'static str,
+        key: &str,
+        work: impl FnOnce(Store) -> F,
+    ) -> Result<T, StorageError>
+    where
+        T: Send + 'static,
+        F: Future<Output = Result<T, object_store::Error>> + Send + 'static,
+    {
+        let store = self.store().map_err(|error| self.failed(operation, key, error))?;
+        let result = runtime::start(work(store)).recv();
+        let result = result.map_err(|_| self.stopped(operation, key))?;
+        result.map_err(|error| self.failed(operation, key, error))
+    }
+
+    /// What the store said, as our error.
+    pub(super) fn failed(
+        &self,
+        operation: &'static str,
+        key: &str,
+        error: object_store::Error,
+    ) -> StorageError {
+        use object_store::Error as Reason;
+        let kind = match &error {
+            Reason::NotFound { .. } => StorageErrorKind::NotFound,
+            Reason::AlreadyExists { .. } | Reason::Precondition { .. } => StorageErrorKind::AlreadyExists,
+            Reason::PermissionDenied { .. } | Reason::Unauthenticated { .. } => {
+                StorageErrorKind::PermissionDenied
+            }
+            Reason::NotSupported { .. } | Reason::NotImplemented { .. } => StorageErrorKind::Unsupported,
+            _ => StorageErrorKind::Failed,
+        };
+        // The message of the client names its causes already.
+        StorageError::new(kind, operation, key, self.location(), error.to_string())
+    }
+
+    /// The work ended without a result.
+    pub(super) fn stopped(&self, operation: &'static str, key: &str) -> StorageError {
+        let reason = "the client stopped";
+        StorageError::new(StorageErrorKind::Failed, operation, key, self.location(), reason)
+    }
+}
+
+impl fmt::Debug for Client {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Client").field("url", &self.shared.url).finish_non_exhaustive()
+    }
+}
+
+/// A URL without what may be secret: user, password and query.
+fn location_of(url: &str) -> String {
+    let url = url.split(['?', '#']).next().unwrap_or_default();
+    match url.split_once("://") {
+        Some((scheme, rest)) => {
+            let (host, path) = rest.split_once('/').unwrap_or((rest, ""));
+            // Azure spells the container before an `@`; a password has a colon.
+            let host = match host.rsplit_once('@') {
+                Some((user, host)) if user.contains(':') => host,
+                _ => host,
+            };
+            format!("{scheme}://{host}/{path}").trim_end_matches('/').to_owned()
+        }
+        None => url.to_owned(),
+    }
+}
+
+fn is_web(url: &str) -> bool {
+    url.starts_with("http://") || url.starts_with("https://")
+}
+
+fn build(url: &str, options: &StorageOptions) -> Result<Store, object_store::Error> {
+    let retry = RetryConfig {
+        backoff: BackoffConfig::default(),
+        max_retries: options.max_retries,
+        retry_timeout: options.retry_timeout,
+    };
+    let client = ClientOptions::new().with_timeout(options.request_timeout);
+    let scheme = url.split_once("://").map_or("", |(scheme, _)| scheme);
+    // Settings are spelled as the client spells them; one that it does not know is refused.
+    macro_rules! configured {
+        ($builder:expr) => {{
+            let mut builder = $builder.with_client_options(client).with_retry(retry).with_url(url);
+            for (name, value) in &options.client {
+                builder = builder.with_config(name.parse()?, value);
+            }
+            builder
+        }};
+    }
+    Ok(match scheme {
+        "s3" | "s3a" => Arc::new(configured!(AmazonS3Builder::from_env()).build()?),
+        "gs" => Arc::new(configured!(GoogleCloudStorageBuilder::from_env()).build()?),
+        "http" | "https" => {
+            let client = client.with_allow_http(scheme == "http");
+            Arc::new(HttpBuilder::new().with_url(url).with_client_options(client).with_retry(retry).build()?)
+        }
+        _ => Arc::new(configured!(MicrosoftAzureBuilder::from_env()).build()?),
+    })
+}

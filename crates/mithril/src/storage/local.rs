@@ -1,0 +1,188 @@
+//! Objects as files below a directory, each safe on disk before it is acknowledged.
+
+use super::memory::{no_key, too_large};
+use super::{ObjectInfo, ObjectWriter, StorageBackend, StorageError, is_key};
+use crate::AtomicFile;
+use crate::atomic_file::remove_abandoned;
+use crate::files::{Disk, Files};
+use mithril_format::ReadAt;
+use std::io::{self, Write};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+/// A directory.
+#[derive(Debug, Clone)]
+pub struct LocalStorage {
+    root: PathBuf,
+    location: String,
+    files: Arc<dyn Files>,
+}
+
+impl LocalStorage {
+    /// Objects below this directory, which is made when the first one is written.
+    pub fn new(root: impl Into<PathBuf>) -> Self {
+        Self::on(Arc::new(Disk), root.into())
+    }
+
+    /// The same in another file system.
+    pub(crate) fn on(files: Arc<dyn Files>, root: PathBuf) -> Self {
+        let location = format!("local://{}", root.display());
+        Self { root, location, files }
+    }
+
+    fn path(&self, operation: &'static str, key: &str) -> Result<PathBuf, StorageError> {
+        if !is_key(key) {
+            return Err(no_key(operation, key, &self.location));
+        }
+        Ok(self.root.join(key))
+    }
+
+    fn failed<'a>(
+        &'a self,
+        operation: &'static str,
+        key: &'a str,
+    ) -> impl Fn(io::Error) -> StorageError + use<'a> {
+        move |error| StorageError::io(operation, key, &self.location, error)
+    }
+
+    /// Makes the directories of a path, each safe on disk in the one above it.
+    fn create_parents(&self, path: &Path) -> io::Result<()> {
+        let Some(parent) = path.parent().filter(|parent| !parent.as_os_str().is_empty()) else {
+            return Ok(());
+        };
+        if self.files.exists(parent) {
+            return Ok(());
+        }
+        self.create_parents(parent)?;
+        match self.files.create_directory(parent) {
+            Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
+            result => result?,
+        }
+        let above = parent.parent().filter(|above| !above.as_os_str().is_empty()).unwrap_or(Path::new("."));
+        self.files.sync_directory(above)
+    }
+
+    fn start(&self, key: &str, replace: bool) -> Result<LocalWriter, StorageError> {
+        let failed = self.failed("create", key);
+        let path = self.path("create", key)?;
+        self.create_parents(&path).map_err(&failed)?;
+        let file = AtomicFile::create_in(self.files.clone(), path, replace).map_err(&failed)?;
+        Ok(LocalWriter { file, key: key.to_owned(), location: self.location.clone() })
+    }
+
+    fn put(&self, key: &str, bytes: &[u8], replace: bool) -> Result<(), StorageError> {
+        let mut writer = self.start(key, replace)?;
+        writer.file.write_all(bytes).map_err(self.failed("write", key))?;
+        Box::new(writer).finish()
+    }
+
+    /// All directories from one downwards, itself first. None if it does not exist.
+    fn directories(&self, directory: &Path) -> io::Result<Vec<PathBuf>> {
+        let mut found = vec![directory.to_owned()];
+        let mut next = 0;
+        while next < found.len() {
+            let listed = match self.files.list(&found[next]) {
+                Err(error) if error.kind() == io::ErrorKind::NotFound => Vec::new(),
+                listed => listed?,
+            };
+            let below = listed.into_iter().filter(|listed| listed.is_directory);
+            let below: Vec<_> = below.map(|listed| found[next].join(listed.name)).collect();
+            found.extend(below);
+            next += 1;
+        }
+        Ok(found)
+    }
+}
+
+impl StorageBackend for LocalStorage {
+    fn location(&self) -> &str {
+        &self.location
+    }
+
+    fn create(&self, key: &str) -> Result<Box<dyn ObjectWriter>, StorageError> {
+        Ok(Box::new(self.start(key, false)?))
+    }
+
+    fn put_new(&self, key: &str, bytes: &[u8]) -> Result<(), StorageError> {
+        self.put(key, bytes, false)
+    }
+
+    fn replace(&self, key: &str, bytes: &[u8]) -> Result<(), StorageError> {
+        self.put(key, bytes, true)
+    }
+
+    fn get(&self, key: &str, max_len: u64) -> Result<Vec<u8>, StorageError> {
+        let failed = self.failed("read", key);
+        let file = self.files.open(&self.path("read", key)?).map_err(&failed)?;
+        let len = file.size().map_err(&failed)?;
+        if len > max_len {
+            return Err(too_large(key, &self.location, len, max_len));
+        }
+        file.read_range(0..len).map_err(failed)
+    }
+
+    fn open(&self, key: &str) -> Result<Box<dyn ReadAt>, StorageError> {
+        self.files.open(&self.path("open", key)?).map_err(self.failed("open", key))
+    }
+
+    fn list(&self, directory: &str) -> Result<Vec<ObjectInfo>, StorageError> {
+        let failed = self.failed("list", directory);
+        let top = self.path("list", directory)?;
+        let mut objects = Vec::new();
+        for path in self.directories(&top).map_err(&failed)? {
+            let listed = match self.files.list(&path) {
+                Err(error) if error.kind() == io::ErrorKind::NotFound => continue,
+                listed => listed.map_err(&failed)?,
+            };
+            for file in listed {
+                let path = path.join(&file.name);
+                let key = path.strip_prefix(&self.root).ok().and_then(Path::to_str);
+                // Files that can be no object, such as temporary ones, are not ours to show.
+                if let Some(key) = key.filter(|key| !file.is_directory && is_key(key)) {
+                    objects.push(ObjectInfo::new(key, file.len, file.modified));
+                }
+            }
+        }
+        objects.sort_by(|a, b| a.key.cmp(&b.key));
+        Ok(objects)
+    }
+
+    fn delete(&self, key: &str) -> Result<(), StorageError> {
+        let path = self.path("delete", key)?;
+        match self.files.remove(&path) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
+            result => result.map_err(self.failed("delete", key))?,
+        }
+        // What is deleted after this one must not be gone before it.
+        self.files.sync_directory(path.parent().unwrap_or(&self.root)).map_err(self.failed("delete", key))
+    }
+
+    fn remove_leftovers(&self) -> Result<u64, StorageError> {
+        let directories = self.directories(&self.root).map_err(self.failed("list", ""))?;
+        Ok(directories.iter().map(|directory| remove_abandoned(&*self.files, directory, None)).sum())
+    }
+}
+
+struct LocalWriter {
+    file: AtomicFile,
+    key: String,
+    location: String,
+}
+
+impl Write for LocalWriter {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        let failed = |error| StorageError::io("write", &self.key, &self.location, error).into_io();
+        self.file.write(bytes).map_err(failed)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        self.file.flush()
+    }
+}
+
+impl ObjectWriter for LocalWriter {
+    fn finish(self: Box<Self>) -> Result<(), StorageError> {
+        let Self { file, key, location } = *self;
+        file.commit().map_err(|error| StorageError::io("commit", &key, &location, error))
+    }
+}

@@ -1,0 +1,138 @@
+//! Missing and wrong objects, damaged manifests, names that are none: refused by name, never wrong bytes.
+
+use super::{Run, store};
+use crate::samples::Random;
+use mithril::checkpoint::{Checkpoint, CheckpointError, CompressorConfig, TensorData, VerifyOptions};
+use mithril::storage::StorageBackend;
+use mithril::{Dtype, ErrorKind};
+
+#[test]
+fn every_missing_member_of_a_chain_is_named() {
+    for missing in 0..4 {
+        let (store, memory) = store(CompressorConfig::default());
+        let mut run = Run::new(1, 2, 1, 3_000);
+        let mut objects = Vec::new();
+        for step in 0..4 {
+            let previous = (step > 0).then(|| format!("step_{}", step - 1));
+            store.save(&run.step(), &format!("step_{step}"), previous.as_deref()).unwrap();
+            objects.push(store.manifest(&format!("step_{step}")).unwrap().own()[0].clone());
+        }
+        memory.delete(&objects[missing].object).unwrap();
+        for step in 0..4 {
+            let loaded = store.load(&format!("step_{step}"));
+            if step < missing {
+                loaded.unwrap();
+                continue;
+            }
+            let error = loaded.unwrap_err();
+            let CheckpointError::MissingBase { needed_by, base_key, object, digest } = &error else {
+                panic!("{error}")
+            };
+            assert_eq!((needed_by, base_key), (&format!("step_{step}"), &format!("step_{missing}")));
+            assert_eq!((object, *digest), (&objects[missing].object, objects[missing].container));
+            assert_eq!(error.kind(), ErrorKind::Base);
+        }
+        let newest = store.latest().unwrap().map(|meta| meta.step);
+        assert_eq!(newest, missing.checked_sub(1).map(|step| step as u64));
+        let error = store.save(&run.step(), "step_9", Some("step_3")).unwrap_err();
+        assert!(matches!(error, CheckpointError::MissingBase { .. }), "{error}");
+    }
+}
+
+#[test]
+fn another_base_of_the_same_shape_is_refused_before_any_byte() {
+    let (store, memory) = store(CompressorConfig::default());
+    let mut run = Run::new(2, 2, 0, 3_000);
+    store.save(&run.step(), "step_0", None).unwrap();
+    store.save(&run.step(), "step_1", Some("step_0")).unwrap();
+    store.save(&Run::new(3, 2, 0, 3_000).step(), "other", None).unwrap();
+    let (right, wrong) = (
+        store.manifest("step_0").unwrap().own()[0].object.clone(),
+        store.manifest("other").unwrap().own()[0].object.clone(),
+    );
+    memory.replace(&right, &memory.get(&wrong, 1 << 30).unwrap()).unwrap();
+    let error = store.load("step_1").unwrap_err();
+    assert!(matches!(error, CheckpointError::BaseMismatch { .. }), "{error}");
+    let mut out = vec![7; 6_000];
+    store.load_into("step_1", &mut [("layer.0.weight", &mut out)]).unwrap_err();
+    assert!(out.iter().all(|&byte| byte == 7), "nothing was written");
+}
+
+#[test]
+fn a_flipped_bit_anywhere_never_gives_other_tensors() {
+    let (store, memory) = store(CompressorConfig::default());
+    let mut run = Run::new(4, 3, 1, 300);
+    store.save(&run.step(), "step_0", None).unwrap();
+    let state = run.step();
+    store.save(&state, "step_1", Some("step_0")).unwrap();
+    let mut random = Random::new(99);
+    for object in [memory.list("data").unwrap(), memory.list("manifests").unwrap()].concat() {
+        let intact = memory.get(&object.key, 1 << 30).unwrap();
+        for byte in 0..intact.len() {
+            let mut damaged = intact.clone();
+            damaged[byte] ^= 1 << random.below(8);
+            memory.replace(&object.key, &damaged).unwrap();
+            if let Ok(loaded) = store.load("step_1") {
+                assert_eq!(loaded.tensors, state.tensors, "byte {byte} of {}", object.key);
+            }
+            if byte % 16 == 0 {
+                let report = store.verify(None, &VerifyOptions::deep(), &|_| ()).unwrap();
+                assert!(!report.is_intact(), "byte {byte} of {} is not noticed", object.key);
+            }
+        }
+        memory.replace(&object.key, &intact).unwrap();
+    }
+}
+
+#[test]
+fn manifests_cut_off_anywhere_are_refused() {
+    let (store, memory) = store(CompressorConfig::default());
+    store.save(&Run::new(5, 1, 0, 100).step(), "step_0", None).unwrap();
+    let intact = memory.get("manifests/step_0.json", 1 << 20).unwrap();
+    for len in 0..intact.len() {
+        memory.replace("manifests/step_0.json", &intact[..len]).unwrap();
+        let error = store.load("step_0").unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Corrupt, "{error}");
+    }
+}
+
+#[test]
+fn manifests_of_later_versions_name_both_versions() {
+    let (store, memory) = store(CompressorConfig::default());
+    store.save(&Run::new(5, 1, 0, 100).step(), "step_0", None).unwrap();
+    let text = String::from_utf8(memory.get("manifests/step_0.json", 1 << 20).unwrap()).unwrap();
+    let json = text.lines().next().unwrap().replacen(r#""version":1"#, r#""version":7"#, 1);
+    let sum = mithril_format::Digest::of(json.as_bytes());
+    memory.replace("manifests/step_0.json", format!("{json}\nblake3 {sum}\n").as_bytes()).unwrap();
+    let error = store.load("step_0").unwrap_err();
+    assert!(matches!(error, CheckpointError::UnsupportedVersion { found: 7, supported: 1, .. }), "{error}");
+}
+
+#[test]
+fn bad_names_shapes_and_keys_change_nothing() {
+    let (store, memory) = store(CompressorConfig::default());
+    let tensor = TensorData::new(vec![0; 8], [2], Dtype::F32);
+    let check = |checkpoint: &Checkpoint, key: &str, previous: Option<&str>| {
+        let error = store.save(checkpoint, key, previous).unwrap_err();
+        assert!(memory.list("data").unwrap().is_empty() && memory.list("manifests").unwrap().is_empty());
+        error
+    };
+    for name in ["../up", "/root", "a\0b", "__metadata__", &"n".repeat(5000)] {
+        let error = check(&Checkpoint::new().with_tensor(name, tensor.clone()), "k", None);
+        assert!(matches!(error, CheckpointError::UnsafeName { .. }), "{error}");
+    }
+    for key in ["", "..", "/etc/passwd", "a/../../b", "a\0", &"k".repeat(300)] {
+        let error = check(&Checkpoint::new(), key, None);
+        assert!(matches!(error, CheckpointError::UnsafeName { .. }), "{error}");
+    }
+    let short = TensorData::new(vec![0; 7], [2], Dtype::F32);
+    let error = check(&Checkpoint::new().with_tensor("t", short), "k", None);
+    assert!(matches!(error, CheckpointError::ShapeMismatch { .. }), "{error}");
+    let huge = TensorData::new(vec![], [1 << 40, 1 << 40], Dtype::F32);
+    check(&Checkpoint::new().with_tensor("t", huge), "k", None);
+    let quantised = TensorData::new(vec![0; 18], [32], Dtype::Q4_0);
+    let error = check(&Checkpoint::new().with_tensor("t", quantised), "k", None);
+    assert!(matches!(error, CheckpointError::UnsupportedDtype { .. }), "{error}");
+    let error = check(&Checkpoint::new(), "k", Some("not there"));
+    assert!(matches!(error, CheckpointError::MissingPrevious { .. }), "{error}");
+}
