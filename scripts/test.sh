@@ -117,6 +117,25 @@ bench_smoke() {
     done
 }
 
+# The package is built once, as users get it, and everything is checked against the installed wheel.
+python_package() {
+    local environment=$target/venv-python
+    [ -x "$environment/bin/python" ] || python3 -m venv "$environment"
+    "$environment/bin/pip" install --quiet --disable-pip-version-check --requirement scripts/requirements-python.txt
+    "$environment/bin/python" scripts/install_torch.py
+    rm -rf "$target/wheels"
+    "$environment/bin/maturin" build --quiet --release --out "$target/wheels"
+    "$environment/bin/pip" install --quiet --disable-pip-version-check --force-reinstall --no-deps "$target"/wheels/*.whl
+}
+
+python_static_checks() {
+    local bin=$target/venv-python/bin package=crates/mithril-python
+    "$bin/ruff" check $package
+    "$bin/ruff" format --check $package
+    "$bin/mypy" $package/python/mithril
+    "$bin/stubtest" mithril._mithril --mypy-config-file pyproject.toml
+}
+
 step "tools" tools
 step "format" format
 step "clippy" cargo clippy --quiet --locked --workspace --all-targets -- -D warnings
@@ -134,6 +153,9 @@ step "fuzzing, 10 s per target" fuzz
 step "demo" cargo run --quiet --release -- demo
 step "bench on the demo model" bench_smoke
 step "report in a browser" python3 tools/test_report.py "$target/release/mithril"
+step "Python package" python_package
+step "Python types and style" python_static_checks
+step "Python tests" "$target/venv-python/bin/pytest" --quiet
 step "killed at work, 30 times" python3 tools/kill_loop.py "$target/release/mithril" assets/minilm-demo.safetensors \
     --kills 30
 step "DFloat11 against the official package" python3 tools/df11_oracle.py --venv "$target/venv-df11" \

@@ -16,7 +16,6 @@ use clap::{Args, Parser, Subcommand};
 use mithril::{Dtype, Effort};
 use std::io::Write;
 use std::path::PathBuf;
-use std::process::ExitCode;
 
 /// Lossless compression of neural-network weights at close to memory speed.
 #[derive(Debug, Parser)]
@@ -178,17 +177,17 @@ pub(crate) struct DemoArguments {
 }
 
 /// Prints help to stdout, or what is wrong with the command line to stderr; gives the exit code.
-pub(crate) fn report(error: &clap::Error) -> ExitCode {
+pub(crate) fn report(error: &clap::Error) -> u8 {
     if !error.use_stderr() {
         // A closed pipe is no error: the reader has seen enough.
         let _ = error.print();
-        return ExitCode::SUCCESS;
+        return 0;
     }
     let text = error.render().to_string();
     let text =
         text.replace("For more information, try '--help'.", "hint: `--help` shows all options and examples");
     let _ = write!(std::io::stderr().lock(), "{text}");
-    ExitCode::from(2)
+    2
 }
 
 pub(crate) fn parse_effort(name: &str) -> Result<Effort, String> {

@@ -3,7 +3,6 @@
 use mithril::{Error, ErrorKind, FormatError};
 use std::fmt::Display;
 use std::io::{self, ErrorKind as IoKind, Write};
-use std::process::ExitCode;
 
 /// Why a command stopped.
 #[derive(Debug)]
@@ -126,11 +125,11 @@ impl Failure {
     }
 
     /// Tells the user, and gives the exit code.
-    pub(crate) fn report(&self) -> ExitCode {
+    pub(crate) fn report(&self) -> u8 {
         match self.tell() {
-            None => ExitCode::SUCCESS,
-            Some(Fault::Input) => ExitCode::from(1),
-            Some(Fault::Command) => ExitCode::from(2),
+            None => 0,
+            Some(Fault::Input) => 1,
+            Some(Fault::Command) => 2,
         }
     }
 }

@@ -1,60 +1,7 @@
-//! The `mithril` command: parse, call the library, print.
+//! The `mithril` program.
 
-mod arguments;
-mod bench;
-mod clock;
-mod compare;
-mod completions;
-mod convert;
-mod demo;
-mod diagnose;
-mod dictionary;
-mod estimate;
-mod extract;
-mod failure;
-mod input;
-mod inspect;
-mod open;
-mod output;
-mod pack;
-mod progress;
-mod repair;
-mod source;
-mod store;
-mod table;
-mod verify;
-
-use arguments::{Arguments, Command};
-use clap::Parser;
 use std::process::ExitCode;
 
 fn main() -> ExitCode {
-    let arguments = match Arguments::try_parse() {
-        Ok(arguments) => arguments,
-        Err(error) => return arguments::report(&error),
-    };
-    let result = match arguments.command {
-        Command::Bench(arguments) => bench::run(&arguments),
-        Command::Demo(arguments) => demo::run(&arguments),
-        Command::Convert(arguments) => convert::run(&arguments),
-        Command::Merge(arguments) => convert::merge(&arguments),
-        Command::Diagnose(arguments) => diagnose::run(&arguments),
-        Command::Dictionary { command } => dictionary::run(&command),
-        Command::Compress(arguments) => pack::compress(&arguments),
-        Command::Decompress(arguments) => pack::decompress(&arguments),
-        Command::Inspect(arguments) => inspect::run(&arguments),
-        Command::Estimate(arguments) => estimate::run(&arguments),
-        Command::Verify(arguments) => verify::run(&arguments),
-        Command::Extract(arguments) => extract::run(&arguments),
-        Command::Compare(arguments) => compare::run_compare(&arguments),
-        Command::Diff(arguments) => compare::run_diff(&arguments),
-        Command::Repair(arguments) => repair::run(&arguments),
-        Command::Store(arguments) => store::run(&arguments),
-        Command::Completions { shell } => completions::print_completions(shell),
-        Command::Man => completions::print_manual(),
-    };
-    match result {
-        Ok(()) => ExitCode::SUCCESS,
-        Err(failure) => failure.report(),
-    }
+    ExitCode::from(mithril_cli::run(std::env::args_os()))
 }

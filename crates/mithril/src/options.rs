@@ -51,6 +51,9 @@ pub struct FrameOptions {
     pub threads: usize,
     /// Whether every block carries a checksum, which readers verify.
     pub checksum: bool,
+    /// Raw bytes of a block at most, where blocks share nothing; at least 32 KiB. By default the plan decides. Smaller
+    /// blocks mean less to decode for a range, and a larger frame.
+    pub max_block_len: Option<u64>,
 }
 
 impl Default for FrameOptions {
@@ -62,6 +65,7 @@ impl Default for FrameOptions {
             level: None,
             threads: 0,
             checksum: true,
+            max_block_len: None,
         }
     }
 }
@@ -102,6 +106,13 @@ impl FrameOptions {
         self
     }
 
+    /// Sets how many raw bytes a block has at most, where blocks share nothing.
+    #[must_use]
+    pub fn with_max_block_len(mut self, len: u64) -> Self {
+        self.max_block_len = Some(len);
+        self
+    }
+
     /// Sets whether blocks carry checksums.
     #[must_use]
     pub fn with_checksum(mut self, checksum: bool) -> Self {
@@ -136,8 +147,8 @@ impl DecodeOptions {
         self
     }
 
-    /// The limit for a frame of this length.
-    pub(crate) fn output_limit(&self, frame_len: usize) -> u64 {
+    /// Raw bytes that are allocated at most for a frame of this length.
+    pub fn output_limit(&self, frame_len: usize) -> u64 {
         self.max_output_len.unwrap_or(honest_output_len(frame_len as u64))
     }
 }

@@ -21,6 +21,7 @@ mod open;
 mod reader;
 mod round;
 mod running_sum;
+mod safetensors_head;
 mod salvage;
 mod verify;
 

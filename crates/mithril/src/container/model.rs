@@ -158,6 +158,14 @@ impl Model {
         }
     }
 
+    /// Where the bytes of a plain file come from, and its kind.
+    pub(super) fn plain_source(&self) -> Option<(Kind, &dyn ReadAt)> {
+        match &self.content {
+            ModelContent::Plain { kind, source, .. } => Some((*kind, source)),
+            ModelContent::Packed(_) => None,
+        }
+    }
+
     /// What a packed model's own tensors are based on.
     pub fn bases(&self) -> Option<&Bases> {
         match &self.content {

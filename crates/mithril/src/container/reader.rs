@@ -266,6 +266,15 @@ impl<'a> OpenTensor<'a> {
         }
     }
 
+    /// Refuses to let so many raw bytes be allocated if the tensor's coded bytes cannot honestly hold them.
+    ///
+    /// # Errors
+    /// `TooLarge`, as [`OpenTensor::read_all`].
+    pub fn check_limit(&self, len: u64) -> Result<(), Error> {
+        let limit = self.read_limit();
+        if len <= limit { Ok(()) } else { Err(Error::TooLarge { raw_len: len, limit }) }
+    }
+
     /// All raw bytes.
     ///
     /// # Errors

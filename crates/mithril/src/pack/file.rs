@@ -60,14 +60,19 @@ pub fn unpack_file(
     Ok(summary)
 }
 
-/// An input, and what it was like when it was opened.
-pub(super) struct Source {
+/// An input file, and what it was like when it was opened.
+#[derive(Debug)]
+pub struct Source {
     pub(super) file: File,
     before: Metadata,
 }
 
 impl Source {
-    pub(super) fn open(path: &Path) -> Result<Self, Error> {
+    /// Opens a file that is read from beginning to end.
+    ///
+    /// # Errors
+    /// When it cannot be read or is a directory.
+    pub fn open(path: &Path) -> Result<Self, Error> {
         let failed = |error| Error::cannot_read(path, error);
         let file = File::open(path).map_err(failed)?;
         let before = file.metadata().map_err(failed)?;
@@ -77,12 +82,20 @@ impl Source {
         Ok(Self { file, before })
     }
 
+    /// The file.
+    pub fn file(&self) -> &File {
+        &self.file
+    }
+
     pub(super) fn len(&self) -> u64 {
         self.before.len()
     }
 
     /// A file that changed while it was read may have been read as a mixture of old and new.
-    pub(super) fn check_unchanged(&self, path: &Path) -> Result<(), Error> {
+    ///
+    /// # Errors
+    /// When it has another length or time than at its opening.
+    pub fn check_unchanged(&self, path: &Path) -> Result<(), Error> {
         let failed = |error| Error::cannot_read(path, error);
         let now = self.file.metadata().map_err(failed)?;
         let changed = now.len() != self.before.len() || now.modified().ok() != self.before.modified().ok();

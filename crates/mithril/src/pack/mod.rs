@@ -18,10 +18,10 @@ mod twins;
 mod unpack;
 mod write;
 
-pub use file::{pack_file, unpack_file};
+pub use file::{Source, pack_file, unpack_file};
 pub use framed::{is_framed, pack_framed, unpack_framed};
 pub use options::{PackOptions, PackSummary, PackedTensor};
-pub use unpack::{UnpackSummary, unpack};
+pub use unpack::{UnpackSummary, check, unpack};
 pub use write::pack;
 
 /// Raw bytes of the tensors that are coded in memory as a whole. Larger ones are coded as streams.

@@ -71,7 +71,10 @@ pub fn unpack<S: ReadAt, W: Write + Send>(
 
 /// What the original file was; checks all that can be checked before the first byte of output: that the container is
 /// a packed file, that its parts add up, and that every base is at hand.
-pub(super) fn check<S: ReadAt>(reader: &Reader<S>, bases: &Bases) -> Result<Original, Error> {
+///
+/// # Errors
+/// When one of these is not so.
+pub fn check<S: ReadAt>(reader: &Reader<S>, bases: &Bases) -> Result<Original, Error> {
     let original = reader.header()?.original.ok_or_else(|| {
         Error::invalid("the container holds tensors, but is no packed file: `extract` reads them")
     })?;

@@ -68,6 +68,19 @@ const MIN_CLASSED: usize = 1 << 14;
 /// # Errors
 /// `InvalidArgument` when the shape does not describe exactly these bytes.
 pub fn tensor(source: &[u8], options: &FrameOptions) -> Result<TensorPlan, Error> {
+    let mut plan = choose(source, options)?;
+    if let Some(max_len) = options.max_block_len
+        && plan.shared.to_bytes().is_empty()
+    {
+        // Whole vectors of whole units, as everywhere.
+        let step = 256 * options.dtype.unit_len();
+        let len = usize::try_from(max_len).unwrap_or(usize::MAX).max(MIN_BLOCK_LEN) / step * step;
+        plan.block_len = plan.block_len.min(block_len(len.max(MIN_BLOCK_LEN.next_multiple_of(step))));
+    }
+    Ok(plan)
+}
+
+fn choose(source: &[u8], options: &FrameOptions) -> Result<TensorPlan, Error> {
     check_shape(source, options)?;
     let dtype = options.dtype;
     if !dtype.run_lens().is_empty() {

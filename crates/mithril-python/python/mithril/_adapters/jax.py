@@ -1,0 +1,65 @@
+"""Arrays of JAX, which are never changed: what is decoded goes through numpy."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax
+import numpy as np
+
+from mithril._adapters import numpy as numpy_adapter
+
+FRAMEWORK = "jax"
+
+
+def is_tensor(value: Any) -> bool:
+    """Whether a value is an array of JAX."""
+    return isinstance(value, jax.Array)
+
+
+def borrow(tensor: Any) -> tuple[Any, str, tuple[int, ...]]:
+    """The bytes of an array; without a copy if it is on the CPU."""
+    return numpy_adapter.borrow(np.asarray(tensor))
+
+
+def empty(dtype: str, shape: tuple[int, ...], size: int) -> tuple[Any, Any]:
+    """A new array of numpy, which `finish` makes one of JAX, and its memory."""
+    return numpy_adapter.empty(dtype, shape, size)
+
+
+def finish(filled: Any) -> Any:
+    """The array of JAX. 64-bit types need `jax_enable_x64`: without it JAX would narrow them."""
+    array = jax.numpy.asarray(filled)
+    if array.dtype != filled.dtype:
+        raise ValueError(f"JAX narrows {filled.dtype} to {array.dtype} unless `jax_enable_x64` is set")
+    return array
+
+
+def memory(tensor: Any) -> Any:
+    """Refuses: these arrays are never written to."""
+    raise ValueError("arrays of JAX cannot be written to: decompress into something else")
+
+
+def describe(tensor: Any) -> dict[str, Any]:
+    """Nothing but its type and shape is kept."""
+    return {}
+
+
+def identity(tensor: Any) -> Any:
+    """Arrays never change, so only the same array shares its memory."""
+    return id(tensor)
+
+
+def together(tensors: list[Any]) -> tuple[Any, list[dict[str, Any] | None]]:
+    """Any of them: they are the same."""
+    return tensors[0], [None] * len(tensors)
+
+
+def place(tensor: Any, entry: dict[str, Any], map_location: Any) -> Any:
+    """Where JAX put it."""
+    return tensor
+
+
+def restore(tensor: Any, entry: dict[str, Any]) -> Any:
+    """It is what it was."""
+    return tensor

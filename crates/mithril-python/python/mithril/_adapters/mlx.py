@@ -1,0 +1,96 @@
+"""Arrays of MLX."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import mlx.core as mx
+
+from mithril._adapters import numpy as numpy_adapter
+from mithril._mithril import UnsupportedError
+
+_NAMES = {
+    mx.bool_: "BOOL",
+    mx.int8: "I8",
+    mx.int16: "I16",
+    mx.int32: "I32",
+    mx.int64: "I64",
+    mx.uint8: "U8",
+    mx.uint16: "U16",
+    mx.uint32: "U32",
+    mx.uint64: "U64",
+    mx.float16: "F16",
+    mx.bfloat16: "BF16",
+    mx.float32: "F32",
+    mx.float64: "F64",
+    mx.complex64: "C64",
+}
+_TYPES = {ours: theirs for theirs, ours in _NAMES.items()}
+
+FRAMEWORK = "mlx"
+
+
+def is_tensor(value: Any) -> bool:
+    """Whether a value is an array of MLX."""
+    return isinstance(value, mx.array)
+
+
+def borrow(tensor: Any) -> tuple[Any, str, tuple[int, ...]]:
+    """The bytes of an array."""
+    name = _NAMES.get(tensor.dtype)
+    if name is None:
+        raise TypeError(f"MLX's type {tensor.dtype} is none that mithril knows")
+    if tensor.size == 0:
+        return b"", name, tuple(tensor.shape)
+    flat = mx.contiguous(tensor).reshape(-1)
+    flat = flat.view(mx.uint8)
+    mx.eval(flat)
+    # It has a buffer, which its types do not say.
+    lent: Any = flat
+    return memoryview(lent), name, tuple(tensor.shape)
+
+
+def empty(dtype: str, shape: tuple[int, ...], size: int) -> tuple[Any, Any]:
+    """A new array of numpy, which `finish` makes one of MLX, and its memory."""
+    return numpy_adapter.empty(dtype, shape, size)
+
+
+def finish(filled: Any) -> Any:
+    """The array of MLX."""
+    dtype = _TYPES.get(numpy_adapter.dtype_name(filled.dtype))
+    if dtype is None:
+        raise UnsupportedError(f"MLX has no type for {filled.dtype}")
+    if filled.size == 0:
+        return mx.zeros(filled.shape, dtype)
+    # Through bytes: MLX would convert some types by value.
+    return mx.array(filled.reshape(-1).view("uint8")).view(dtype).reshape(filled.shape)
+
+
+def memory(tensor: Any) -> Any:
+    """Refuses: these arrays are never written to."""
+    raise ValueError("arrays of MLX cannot be written to: decompress into something else")
+
+
+def describe(tensor: Any) -> dict[str, Any]:
+    """Nothing but its type and shape is kept."""
+    return {}
+
+
+def identity(tensor: Any) -> Any:
+    """Arrays never change, so only the same array shares its memory."""
+    return id(tensor)
+
+
+def together(tensors: list[Any]) -> tuple[Any, list[dict[str, Any] | None]]:
+    """Any of them: they are the same."""
+    return tensors[0], [None] * len(tensors)
+
+
+def place(tensor: Any, entry: dict[str, Any], map_location: Any) -> Any:
+    """Where MLX put it."""
+    return tensor
+
+
+def restore(tensor: Any, entry: dict[str, Any]) -> Any:
+    """It is what it was."""
+    return tensor

@@ -1,0 +1,22 @@
+"""Types that several modules speak of."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from typing import Union
+
+# A name of a file.
+Path = Union[str, "os.PathLike[str]"]
+
+# Called with bytes that are done, all bytes, and the tensor at work.
+Callback = Callable[[int, int, str], object]
+
+# What users give as `progress`: True for a bar.
+Progress = Union[bool, Callback, None]
+
+# Level, threads, effort, and bytes of a block at most.
+Coding = tuple[int | None, int, str | None, int | None]
+
+# Bytes of the original file, bytes of the container, tensors.
+Sizes = tuple[int, int, int]

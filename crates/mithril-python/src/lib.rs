@@ -1,0 +1,39 @@
+//! The compiled part of the Python package: buffers, exceptions and calls; what users see is in `python/mithril`.
+
+mod buffer;
+mod cli;
+mod error;
+mod frame;
+mod model;
+mod options;
+mod pack;
+mod work;
+
+use pyo3::prelude::*;
+
+/// The compiled part of mithril. Its functions are for the package's own use.
+#[pymodule]
+#[pyo3(name = "_mithril")]
+fn fill(module: &Bound<'_, PyModule>) -> PyResult<()> {
+    error::register(module)?;
+    module.add("__version__", env!("CARGO_PKG_VERSION"))?;
+    module.add_class::<buffer::BorrowedTensor>()?;
+    module.add_class::<frame::FrameInfo>()?;
+    module.add_class::<model::Model>()?;
+    module.add_function(wrap_pyfunction!(cli::run_cli, module)?)?;
+    module.add_function(wrap_pyfunction!(frame::compress, module)?)?;
+    module.add_function(wrap_pyfunction!(frame::compress_delta, module)?)?;
+    module.add_function(wrap_pyfunction!(frame::decompress, module)?)?;
+    module.add_function(wrap_pyfunction!(frame::decompress_into, module)?)?;
+    module.add_function(wrap_pyfunction!(frame::dtype_name, module)?)?;
+    module.add_function(wrap_pyfunction!(frame::dtype_width, module)?)?;
+    module.add_function(wrap_pyfunction!(frame::inspect, module)?)?;
+    module.add_function(wrap_pyfunction!(frame::magic, module)?)?;
+    module.add_function(wrap_pyfunction!(frame::output_len, module)?)?;
+    module.add_function(wrap_pyfunction!(pack::pack_bytes, module)?)?;
+    module.add_function(wrap_pyfunction!(pack::pack_file, module)?)?;
+    module.add_function(wrap_pyfunction!(pack::pack_tensors, module)?)?;
+    module.add_function(wrap_pyfunction!(pack::unpack_bytes, module)?)?;
+    module.add_function(wrap_pyfunction!(pack::unpack_file, module)?)?;
+    Ok(())
+}

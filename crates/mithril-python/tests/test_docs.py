@@ -1,0 +1,39 @@
+"""Every code block of the documentation runs, and every docstring is true."""
+
+import doctest
+import importlib
+import pkgutil
+import re
+from pathlib import Path
+
+import pytest
+
+import mithril
+
+DOCS = Path(__file__).parents[1] / "docs"
+PAGES = sorted(DOCS.rglob("*.md"))
+# The command would run.
+MODULES = sorted(module.name for module in pkgutil.walk_packages(mithril.__path__, "mithril.") if "__main__" not in module.name)
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
+def test_pages_run(page, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    text = page.read_text()
+    names = {"__name__": page.stem}
+    for block in re.finditer(r"^```python\n(.*?)^```$", text, re.DOTALL | re.MULTILINE):
+        # Lines as in the page, so that a failure names its place.
+        source = "\n" * text.count("\n", 0, block.start(1)) + block.group(1)
+        exec(compile(source, str(page), "exec"), names)
+
+
+def test_pages_have_code():
+    assert sum(page.read_text().count("```python") for page in PAGES) >= 10
+
+
+@pytest.mark.parametrize("name", MODULES)
+def test_docstrings_are_true(name):
+    module = importlib.import_module(name)
+    assert module.__doc__
+    results = doctest.testmod(module, optionflags=doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE)
+    assert results.failed == 0

@@ -1,0 +1,163 @@
+"""Figures of the Python package: speed beside the Rust library, memory, import time, single tensors, threads.
+
+    .venv/bin/python tools/bench_python.py [--size MIB] [--repeat N]
+
+Needs the package with numpy and ml_dtypes, the package safetensors, and cargo for the Rust side. The data are bf16 of a
+normal distribution with a deviation that differs from row to row, as trained weights have.
+"""
+
+import argparse
+import json
+import os
+import resource
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from pathlib import Path
+
+import mithril
+import mithril.safetensors
+import ml_dtypes
+import numpy as np
+import safetensors
+import safetensors.numpy
+
+ROOT = Path(__file__).parents[1]
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--size", type=int, default=256, help="MiB of the array")
+    parser.add_argument("--repeat", type=int, default=5, help="runs of which the best counts")
+    options = parser.parse_args()
+    rows = options.size * 512
+    rng = np.random.default_rng(0)
+    deviations = rng.uniform(0.005, 0.05, (rows, 1)).astype(np.float32)
+    weights = (rng.standard_normal((rows, 1024), dtype=np.float32) * deviations).astype(ml_dtypes.bfloat16)
+    with tempfile.TemporaryDirectory() as folder:
+        beside_rust(weights, options.repeat, Path(folder))
+        single_tensors(weights, options.repeat, Path(folder))
+    memory(options.size)
+    threads(weights, options.repeat)
+    imports(options.repeat)
+
+
+def best(call, repeat):
+    """The least seconds of several runs."""
+    seconds = []
+    for _ in range(repeat):
+        start = time.perf_counter()
+        call()
+        seconds.append(time.perf_counter() - start)
+    return min(seconds)
+
+
+def beside_rust(weights, repeat, folder):
+    path = folder / "weights.bin"
+    path.write_bytes(weights.tobytes())
+    for count in (1, 0):
+        command = ["cargo", "run", "--quiet", "--release", "--package", "mithril", "--example", "frame_speed", "--"]
+        command += [str(path), "bf16", str(count), str(repeat)]
+        rust = json.loads(subprocess.run(command, check=True, capture_output=True, cwd=ROOT).stdout)
+        for name, seconds in seconds_of_python(weights, count, repeat).items():
+            speed = weights.nbytes / seconds / 1e9
+            print(
+                f"{name}, threads={count}: {speed:.2f} GB/s, "
+                f"{seconds / rust[name]:.2f} times the seconds of Rust ({weights.nbytes / rust[name] / 1e9:.2f} GB/s)"
+            )
+    path.unlink()
+
+
+def seconds_of_python(weights, count, repeat):
+    blob = mithril.compress(weights, threads=count)
+    out = np.zeros_like(weights)
+    seconds = {
+        "compress": best(lambda: mithril.compress(weights, threads=count), repeat),
+        "decompress": best(lambda: mithril.decompress(blob, threads=count), repeat),
+        "decompress_into": best(lambda: mithril.decompress(blob, out=out, threads=count), repeat),
+    }
+    assert out.tobytes() == weights.tobytes()
+    return seconds
+
+
+def memory(size):
+    """Peak of a process beyond what it had before, in MiB."""
+    code = f"""
+import resource, numpy as np, ml_dtypes, mithril
+peak = lambda: resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+raw = np.random.default_rng(0).standard_normal({size} << 18, dtype=np.float32)
+weights = raw.view(ml_dtypes.bfloat16)
+blob = mithril.compress(weights[: 1 << 20])
+before = peak()
+blob = mithril.compress(weights)
+compressing = peak() - before
+out = np.zeros_like(weights)
+before = peak()
+mithril.decompress(blob, out=out)
+print(compressing, peak() - before, len(blob) / 2**20)
+"""
+    done = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True)
+    compressing, into, packed = map(float, done.stdout.split())
+    print(f"memory to compress {size} MiB: {compressing:.0f} MiB, of which the frame is {packed:.0f}")
+    print(f"memory to decompress {size} MiB into `out`: {into:.1f} MiB")
+
+
+def single_tensors(weights, repeat, folder):
+    """Tensors one by one from a packed and from a plain file: warm, and from a source of 1 GB/s."""
+    names = [f"layer.{number}" for number in range(16)]
+    tensors = dict(zip(names, np.split(weights, 16), strict=True))
+    plain, packed = folder / "plain.safetensors", folder / "packed.safetensors"
+    safetensors.numpy.save_file(tensors, plain)
+    mithril.safetensors.save_file(tensors, packed)
+
+    def read(opener, path):
+        with opener(path, framework="np") as file:
+            for name in names:
+                file.get_tensor(name)
+
+    theirs = best(lambda: read(safetensors.safe_open, plain), repeat)
+    ours = best(lambda: read(mithril.safetensors.safe_open, packed), repeat)
+    print(f"get_tensor, warm: {theirs / ours:.2f} times the speed of the plain file")
+    # A file from a source of 1 GB/s: both wait for their bytes, then do what they do when warm.
+    cold_theirs, cold_ours = theirs + plain.stat().st_size / 1e9, ours + packed.stat().st_size / 1e9
+    print(f"get_tensor, from 1 GB/s, read then decoded: {cold_theirs / cold_ours:.2f} times the speed of the plain file")
+
+
+def threads(weights, repeat):
+    blob = mithril.compress(weights)
+    outs = [np.zeros_like(weights) for _ in range(4)]
+    alone = best(lambda: [mithril.decompress(blob, out=out, threads=1) for out in outs], repeat)
+
+    def together():
+        workers = [threading.Thread(target=mithril.decompress, args=(blob,), kwargs={"out": out, "threads": 1}) for out in outs]
+        for worker in workers:
+            worker.start()
+        for worker in workers:
+            worker.join()
+
+    cores = len(os.sched_getaffinity(0))
+    print(f"4 threads of Python on {cores} cores: {alone / best(together, repeat):.2f} times the speed of one")
+
+
+def imports(repeat):
+    def seconds(statement):
+        return best(lambda: subprocess.run([sys.executable, "-c", statement], check=True), max(repeat, 5))
+
+    nothing = seconds("pass")
+    print(f"import mithril: {1000 * (seconds('import mithril') - nothing):.0f} ms")
+    code = (
+        "import time; start = time.perf_counter(); import mithril; print(1000 * (time.perf_counter() - start)); "
+        "import sys; assert not {'numpy', 'torch', 'jax', 'mlx'} & set(sys.modules)"
+    )
+    inside = [
+        float(subprocess.run([sys.executable, "-c", code], check=True, capture_output=True).stdout)
+        for _ in range(max(repeat, 5))
+    ]
+    print(f"import mithril, measured inside: {min(inside):.0f} ms")
+
+
+if __name__ == "__main__":
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    main()
