@@ -22,8 +22,12 @@ pub(crate) fn compress(
     let options = coding.frame_options(dtype, shape)?;
     let data = Buffer::read(data)?;
     let len = data.bytes().len();
-    let (_, frame) = work::run(py, len, data, move |data| mithril::compress(data.bytes(), &options))?;
-    Ok(PyBytes::new(py, &frame.map_err(to_python)?).unbind())
+    // Pages that are not written cost nothing, so the bound is address space only.
+    let inputs = (data, FreshBytes::new(py, mithril::compress_bound(len, &options))?);
+    let (inputs, frame_len) = work::run(py, len, inputs, move |(data, out)| {
+        mithril::compress_into(data.bytes(), &options, out.bytes_mut())
+    })?;
+    inputs.1.finish_short(py, frame_len.map_err(to_python)?)
 }
 
 /// Compresses bytes to a frame against others.

@@ -1,6 +1,7 @@
 //! The compiled part of the Python package: buffers, exceptions and calls; what users see is in `python/mithril`.
 
 mod buffer;
+mod checkpoint;
 mod cli;
 mod error;
 mod frame;
@@ -18,6 +19,9 @@ fn fill(module: &Bound<'_, PyModule>) -> PyResult<()> {
     error::register(module)?;
     module.add("__version__", env!("CARGO_PKG_VERSION"))?;
     module.add_class::<buffer::BorrowedTensor>()?;
+    module.add_class::<checkpoint::Meta>()?;
+    module.add_class::<checkpoint::SaveHandle>()?;
+    module.add_class::<checkpoint::Store>()?;
     module.add_class::<frame::FrameInfo>()?;
     module.add_class::<model::Model>()?;
     module.add_function(wrap_pyfunction!(cli::run_cli, module)?)?;

@@ -44,6 +44,7 @@ from mithril._mithril import (
 if TYPE_CHECKING:
     from types import ModuleType
 
+    from mithril import checkpoint as checkpoint
     from mithril import chunked as chunked
     from mithril import model_delta as model_delta
     from mithril import safetensors as safetensors
@@ -71,7 +72,7 @@ __all__ = [
 ]
 
 # Modules that are imported when they are first used, so that `import mithril` is quick.
-_SUBMODULES = ("chunked", "model_delta", "safetensors")
+_SUBMODULES = ("checkpoint", "chunked", "model_delta", "safetensors")
 
 
 def __getattr__(name: str) -> ModuleType:

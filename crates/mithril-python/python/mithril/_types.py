@@ -20,3 +20,10 @@ Coding = tuple[int | None, int, str | None, int | None]
 
 # Bytes of the original file, bytes of the container, tensors.
 Sizes = tuple[int, int, int]
+
+# Deltas, fields, level, effort, threads, depth of chains, cost of restoring; the newest, every n-th and named checkpoints
+# that are kept.
+StoreConfig = tuple[bool, bool, int | None, str | None, int, int, float, int | None, int | None, tuple[str, ...]]
+
+# Name, number type, dimensions and bytes of a tensor that is stored.
+StoredTensor = tuple[str, str, list[int], int]

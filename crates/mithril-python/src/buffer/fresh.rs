@@ -4,6 +4,12 @@ use pyo3::ffi;
 use pyo3::prelude::*;
 use pyo3::types::PyBytes;
 
+// SAFETY: the declaration of CPython's header. The function is not part of the stable interface, but every CPython from
+// 3.10 on exports it; without it a frame, whose length is known only when it is done, would be copied once more.
+unsafe extern "C" {
+    fn _PyBytes_Resize(object: *mut *mut ffi::PyObject, size: ffi::Py_ssize_t) -> std::ffi::c_int;
+}
+
 /// A `bytes` object that nobody else has seen yet.
 pub(crate) struct FreshBytes {
     object: Py<PyBytes>,
@@ -34,6 +40,19 @@ impl FreshBytes {
         // SAFETY: the object has `len` bytes there and lives as long as `self`; nobody else has a reference to it. What
         // the memory holds was decided by the C allocator, so any value may be read.
         unsafe { std::slice::from_raw_parts_mut(self.start, self.len) }
+    }
+
+    /// The object cut off behind its first bytes, which were written. Memory behind them goes back to the system.
+    pub(crate) fn finish_short(self, py: Python<'_>, len: usize) -> PyResult<Py<PyBytes>> {
+        let size = ffi::Py_ssize_t::try_from(len.min(self.len)).unwrap_or(0);
+        let mut object = self.object.into_ptr();
+        // SAFETY: the only reference to a bytes object; it is replaced by the shortened one, or by null with an error set.
+        let status = unsafe { _PyBytes_Resize(&raw mut object, size) };
+        if status != 0 {
+            return Err(PyErr::fetch(py));
+        }
+        // SAFETY: a bytes object that we own.
+        Ok(unsafe { Bound::from_owned_ptr(py, object) }.cast_into::<PyBytes>()?.unbind())
     }
 
     /// The object, every byte of which was written.
