@@ -45,6 +45,9 @@ pub struct Manifest {
     pub objects: Vec<DataObject>,
     /// How many of the objects belong to this save.
     pub n_own: usize,
+    /// Objects that are kept for a manifest which is about to take this one's place.
+    #[serde(skip_serializing_if = "Vec::is_empty", default)]
+    pub pinned: Vec<String>,
     /// Tensors, in the order of their bytes.
     pub tensors: Vec<StoredTensor>,
     /// Bytes of the files or tensors that were saved.
@@ -149,6 +152,12 @@ impl Manifest {
     /// The objects of earlier saves that it needs.
     pub fn needed(&self) -> &[DataObject] {
         &self.objects[self.n_own..]
+    }
+
+    /// All objects that may not be removed.
+    pub(super) fn kept_objects(&self) -> impl Iterator<Item = &str> {
+        let listed = self.objects.iter().map(|object| object.object.as_str());
+        listed.chain(self.pinned.iter().map(String::as_str))
     }
 
     /// Bytes that this save wrote as data.

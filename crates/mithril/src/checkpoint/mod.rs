@@ -32,6 +32,8 @@ mod compressed;
 mod compressor;
 mod config;
 mod error;
+#[cfg(test)]
+mod faults;
 mod key;
 mod load;
 mod manifest;

@@ -56,23 +56,45 @@ impl CheckpointCompressor {
                 objects,
                 tensors,
                 seconds: started.elapsed().as_secs_f64(),
+                pinned: Vec::new(),
                 ..before.clone()
             };
-            // Another process may have been faster; what it did stands.
-            if self.store.manifest(key)?.generation != before.generation {
-                self.remove_objects(&object_keys);
-                return Err(CheckpointError::Conflict { key: key.to_owned() });
-            }
-            storage.replace(&key::manifest(key), &manifest.write())?;
-            self.check_still_there(&manifest)?;
+            self.replace_manifest(before, &manifest, &object_keys)?;
             Ok((before.clone(), manifest))
         })?;
         let meta = CheckpointMeta::of(&manifest);
         self.store.cache.insert(Arc::new(manifest));
-        let old: BTreeSet<String> = before.objects.iter().map(|object| object.object.clone()).collect();
+        let old: BTreeSet<String> = before.kept_objects().map(str::to_owned).collect();
         // The new one is safe; what is left of the old one is garbage for later if it cannot be removed now.
         let _ = self.collect_objects(&old);
         Ok(meta)
+    }
+}
+
+impl CheckpointCompressor {
+    /// Puts a manifest in the place of another. Before that, the old one pins the new data: a removal that could not see
+    /// it would otherwise take data away that the new manifest has just made somebody rely on.
+    fn replace_manifest(
+        &self,
+        before: &Manifest,
+        after: &Manifest,
+        object_keys: &[String],
+    ) -> Result<(), CheckpointError> {
+        let storage = &*self.store.storage;
+        let object = key::manifest(&before.key);
+        // Another process may have been faster; what it did stands.
+        if self.store.manifest(&before.key)?.generation != before.generation {
+            self.remove_objects(object_keys);
+            return Err(CheckpointError::Conflict { key: before.key.clone() });
+        }
+        let pinning = Manifest { pinned: object_keys.to_vec(), ..before.clone() };
+        storage.replace(&object, &pinning.write())?;
+        if let Err(error) = self.check_still_there(&pinning) {
+            storage.replace(&object, &before.write())?;
+            self.remove_objects(object_keys);
+            return Err(error);
+        }
+        Ok(storage.replace(&object, &after.write())?)
     }
 }
 

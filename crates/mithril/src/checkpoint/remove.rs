@@ -97,7 +97,7 @@ impl CheckpointCompressor {
     /// # Errors
     /// As [`CheckpointCompressor::gc`].
     pub fn apply_retention(&self) -> Result<Vec<String>, CheckpointError> {
-        let found = self.store.manifests()?;
+        let found = self.store.manifests_without_tensors()?;
         let victims = victims(&found.readable, &self.config.retention);
         let mut objects = BTreeSet::new();
         for manifest in &victims {
@@ -170,7 +170,7 @@ impl CheckpointCompressor {
 
     /// All objects that manifests list.
     fn listed_objects(&self) -> Result<HashSet<String>, CheckpointError> {
-        let found = self.store.manifests()?;
+        let found = self.store.manifests_without_tensors()?;
         if let Some((_, error)) = found.unreadable.into_iter().next() {
             // Nobody knows what it needs: nothing is removed.
             return Err(error);
@@ -180,7 +180,7 @@ impl CheckpointCompressor {
 }
 
 fn objects_of(manifest: &Manifest) -> BTreeSet<String> {
-    manifest.objects.iter().map(|object| object.object.clone()).collect()
+    manifest.kept_objects().map(str::to_owned).collect()
 }
 
 /// The checkpoints that are not kept; `manifests` are in order.

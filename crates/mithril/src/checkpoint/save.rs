@@ -115,6 +115,7 @@ impl CheckpointCompressor {
             writer: writer_name(),
             effort: self.config.effort.name().to_owned(),
             n_own: object_keys.len(),
+            pinned: Vec::new(),
             objects,
             tensors,
             raw_len: request.raw_len,
@@ -266,16 +267,16 @@ impl CheckpointCompressor {
             key: manifest.key.clone(),
             object: object.to_owned(),
         };
-        for object in &manifest.objects {
-            let mark = key::removal_of(&object.object);
+        for object in manifest.kept_objects() {
+            let mark = key::removal_of(object);
             if marks.iter().any(|found| found.key == mark) {
-                return Err(collected(&object.object));
+                return Err(collected(object));
             }
         }
-        for object in &manifest.objects {
-            match storage.open(&object.object) {
+        for object in manifest.kept_objects() {
+            match storage.open(object) {
                 Err(error) if error.kind() == StorageErrorKind::NotFound => {
-                    return Err(collected(&object.object));
+                    return Err(collected(object));
                 }
                 opened => drop(opened?),
             }

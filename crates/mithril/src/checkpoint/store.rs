@@ -3,9 +3,13 @@
 use super::manifest::MAX_LEN;
 use super::signature::ManifestCache;
 use super::{CheckpointError, Manifest, key};
-use crate::storage::{StorageBackend, StorageErrorKind};
+use crate::storage::{ObjectInfo, StorageBackend, StorageErrorKind};
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};
+
+/// Manifests that are read at the same time, and fewer than which are not worth a thread.
+const READERS: usize = 8;
+const MIN_PER_READER: usize = 16;
 
 /// A store's objects.
 #[derive(Debug)]
@@ -43,18 +47,46 @@ impl Store {
 
     /// All manifests, by step and generation.
     pub(super) fn manifests(&self) -> Result<Manifests, CheckpointError> {
-        let mut found = Manifests::default();
-        for object in self.storage.list(key::MANIFESTS)? {
-            let Some(key) = key::of_manifest(&object.key) else {
-                let what = format!("`{}` is the manifest of no key", object.key);
-                found.unreadable.push((object.key, CheckpointError::InvalidFormat { what }));
-                continue;
-            };
-            match self.manifest(&key) {
-                Ok(manifest) => found.readable.push(manifest),
+        self.read_all(|manifest| manifest)
+    }
+
+    /// All manifests without their tensors: what deciding about data takes, in little memory.
+    pub(super) fn manifests_without_tensors(&self) -> Result<Manifests, CheckpointError> {
+        self.read_all(|manifest| Manifest { tensors: Vec::new(), ..manifest })
+    }
+
+    fn read_all(&self, keep: fn(Manifest) -> Manifest) -> Result<Manifests, CheckpointError> {
+        let objects = self.storage.list(key::MANIFESTS)?;
+        let read = |object: &ObjectInfo| match key::of_manifest(&object.key) {
+            Some(key) => match self.manifest(&key) {
+                Ok(manifest) => Some(Ok(keep(manifest))),
                 // Deleted since it was listed.
-                Err(CheckpointError::NotFound { .. }) => {}
-                Err(error) => found.unreadable.push((key, error)),
+                Err(CheckpointError::NotFound { .. }) => None,
+                Err(error) => Some(Err((key, error))),
+            },
+            None => {
+                let what = format!("`{}` is the manifest of no key", object.key);
+                Some(Err((object.key.clone(), CheckpointError::InvalidFormat { what })))
+            }
+        };
+        // Behind a network, requests take longer to come than to serve.
+        let part_len = objects.len().div_ceil(READERS).max(MIN_PER_READER);
+        let results: Vec<_> = std::thread::scope(|scope| {
+            let mut parts = objects.chunks(part_len);
+            let own = parts.next().unwrap_or_default();
+            let others: Vec<_> =
+                parts.map(|part| scope.spawn(|| part.iter().filter_map(read).collect::<Vec<_>>())).collect();
+            let mut results: Vec<_> = own.iter().filter_map(read).collect();
+            for other in others {
+                results.extend(other.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic)));
+            }
+            results
+        });
+        let mut found = Manifests::default();
+        for result in results {
+            match result {
+                Ok(manifest) => found.readable.push(manifest),
+                Err(unreadable) => found.unreadable.push(unreadable),
             }
         }
         found.readable.sort_by(|a, b| a.order().cmp(&b.order()));

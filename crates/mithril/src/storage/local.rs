@@ -163,6 +163,16 @@ impl StorageBackend for LocalStorage {
     }
 }
 
+impl LocalStorage {
+    /// Bytes of temporary files, whoever holds them.
+    #[cfg(test)]
+    pub(crate) fn temporary_len(&self) -> u64 {
+        let directories = self.directories(&self.root).unwrap();
+        let listed = directories.iter().flat_map(|directory| self.files.list(directory).unwrap_or_default());
+        listed.filter(|file| crate::atomic_file::is_temporary(&file.name, None)).map(|file| file.len).sum()
+    }
+}
+
 struct LocalWriter {
     file: AtomicFile,
     key: String,

@@ -2,13 +2,16 @@
 
 use super::{Run, store};
 use crate::folder::Folder;
+use mithril::ReadAt;
 use mithril::checkpoint::blocking::CheckpointCompressor;
-use mithril::checkpoint::{self, CheckpointError, CompressorConfig, Retention, SaveStatus};
-use mithril::storage::LocalStorage;
+use mithril::checkpoint::{
+    self, CheckpointError, CompressorConfig, GcOptions, Retention, SaveStatus, VerifyOptions,
+};
+use mithril::storage::{LocalStorage, MemoryStorage, ObjectInfo, ObjectWriter, StorageBackend, StorageError};
 use std::future::Future;
 use std::pin::pin;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicI64, Ordering};
 use std::task::{Context, Poll, Wake};
 use std::thread::Thread;
 use std::time::Duration;
@@ -119,6 +122,93 @@ fn a_deadline_gives_up_what_is_not_committed_and_says_so() {
             assert_eq!(there, matches!(handle.status(), SaveStatus::Committed(_)), "{}", handle.key());
         }
     }
+}
+
+/// A storage in which another process does something before the n-th call.
+#[derive(Debug)]
+struct Meddled {
+    memory: MemoryStorage,
+    calls_left: AtomicI64,
+}
+
+impl Meddled {
+    fn call(&self) -> &MemoryStorage {
+        if self.calls_left.fetch_sub(1, Ordering::Relaxed) == 0 {
+            let other = CheckpointCompressor::new(CompressorConfig::default(), Arc::new(self.memory.clone()));
+            other.gc(&GcOptions::now()).unwrap();
+        }
+        &self.memory
+    }
+}
+
+impl StorageBackend for Meddled {
+    fn location(&self) -> &str {
+        self.memory.location()
+    }
+    fn create(&self, key: &str) -> Result<Box<dyn ObjectWriter>, StorageError> {
+        self.call().create(key)
+    }
+    fn put_new(&self, key: &str, bytes: &[u8]) -> Result<(), StorageError> {
+        self.call().put_new(key, bytes)
+    }
+    fn replace(&self, key: &str, bytes: &[u8]) -> Result<(), StorageError> {
+        self.call().replace(key, bytes)
+    }
+    fn get(&self, key: &str, max_len: u64) -> Result<Vec<u8>, StorageError> {
+        self.call().get(key, max_len)
+    }
+    fn open(&self, key: &str) -> Result<Box<dyn ReadAt>, StorageError> {
+        self.call().open(key)
+    }
+    fn list(&self, directory: &str) -> Result<Vec<ObjectInfo>, StorageError> {
+        self.call().list(directory)
+    }
+    fn delete(&self, key: &str) -> Result<(), StorageError> {
+        self.call().delete(key)
+    }
+    fn remove_leftovers(&self) -> Result<u64, StorageError> {
+        self.call().remove_leftovers()
+    }
+}
+
+/// The garbage collection of another process, which spares nothing young, between any two calls of a save or a rebase:
+/// what is acknowledged is there, and what was there stays.
+#[test]
+fn gc_between_any_two_calls_of_a_save_or_rebase_loses_nothing() {
+    let mut run = Run::new(20, 2, 1, 300);
+    let states: Vec<_> = (0..3).map(|_| run.step()).collect();
+    let mut n_refused = 0;
+    for n_calls in 0..40 {
+        let memory = MemoryStorage::new();
+        let plain = CheckpointCompressor::new(CompressorConfig::default(), Arc::new(memory.clone()));
+        plain.save(&states[0], "step_0", None).unwrap();
+        plain.save(&states[1], "step_1", Some("step_0")).unwrap();
+        // Its data is there only because the others need it.
+        plain.delete("step_0").unwrap();
+        for rebase in [false, true] {
+            let meddled = Meddled { memory: memory.clone(), calls_left: AtomicI64::new(n_calls) };
+            let store = CheckpointCompressor::new(CompressorConfig::default(), Arc::new(meddled));
+            let done = match rebase {
+                false => store.save(&states[2], "step_2", Some("step_1")),
+                true => store.rebase("step_1"),
+            };
+            match done {
+                Ok(meta) => assert!(
+                    meta.key == "step_1" || plain.load("step_2").unwrap().tensors == states[2].tensors
+                ),
+                Err(CheckpointError::Collected { .. }) => n_refused += 1,
+                // Collected before the manifest was written: what was read back is not there.
+                Err(CheckpointError::Storage(_)) => n_refused += 1,
+                Err(error) => panic!("{n_calls} calls: {error}"),
+            }
+            assert_eq!(plain.load("step_1").unwrap().tensors, states[1].tensors, "{n_calls} calls");
+            assert!(
+                plain.verify(None, &VerifyOptions::deep(), &|_| ()).unwrap().is_intact(),
+                "{n_calls} calls"
+            );
+        }
+    }
+    assert!(n_refused > 0, "some are hit");
 }
 
 /// Waits for a future without a runtime.
