@@ -6,7 +6,8 @@ SAMPLES is what `tools/dictionary_samples.py` made. Every trainer gets the same 
 search; every dictionary compresses the same test records with the same compressor, the one of the Python package
 `zstandard`. Trainers: `zstd --train-cover`, `zstd --train-fastcover` (both search k and d by default), `zstandard`
 (`train_dictionary`), and `mithril dictionary train`. Sizes are those of whole frames with the dictionary id and the
-content size. With `--keep`, dictionaries that are already there are measured and not trained again.
+content size. A frame names the id of its dictionary in one, two or four bytes; the last column of each table counts four for
+all, so that it compares content and tables alone. With `--keep`, dictionaries that are already there are measured and not trained again.
 """
 
 import argparse
@@ -52,6 +53,12 @@ def measure(dictionary, level, test):
     return sum(len(compressor.compress(record)) for record in test)
 
 
+def id_len(dictionary):
+    """Bytes that a frame takes to name a dictionary."""
+    number = zstandard.ZstdCompressionDict(dictionary).dict_id()
+    return 0 if number == 0 else 1 if number < 1 << 8 else 2 if number < 1 << 16 else 4
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("samples", type=pathlib.Path)
@@ -74,9 +81,9 @@ def main():
     keep = arguments.keep or pathlib.Path(tempfile.mkdtemp())
     keep.mkdir(parents=True, exist_ok=True)
     rows = []
-    gains = []
-    print("| set | size | level | raw | no dictionary | " + " | ".join(trainers) + " | mithril against the best other |")
-    print("|---|---|---|---|---|" + "---|" * len(trainers) + "---|", flush=True)
+    gains, fair_gains = [], []
+    print("| set | size | level | raw | no dictionary | " + " | ".join(trainers) + " | mithril against the best other | with ids of four bytes |")
+    print("|---|---|---|---|---|" + "---|" * len(trainers) + "---|---|", flush=True)
     for name in names:
         directory = arguments.samples / name
         test = records(directory / "test")
@@ -84,7 +91,7 @@ def main():
         for level in map(int, arguments.levels.split(",")):
             plain = measure(None, level, test)
             for size in map(int, arguments.sizes.split(",")):
-                results, seconds = {}, {}
+                results, seconds, fair = {}, {}, {}
                 for trainer, train in trainers.items():
                     out = keep / f"{name}-{size}-{level}-{trainer}"
                     if not out.exists():
@@ -98,16 +105,20 @@ def main():
                     dictionary = out.read_bytes()
                     assert len(dictionary) <= size, (trainer, len(dictionary))
                     results[trainer] = measure(dictionary, level, test)
+                    fair[trainer] = results[trainer] + (4 - id_len(dictionary)) * len(test)
                 others = [value for key, value in results.items() if key != "mithril"]
-                gain = ""
+                gain = fair_gain = ""
                 if "mithril" in results and others:
                     gains.append(min(others) / results["mithril"] - 1)
                     gain = f"{gains[-1] * 100:+.2f} %"
+                    fair_gains.append(min(value for key, value in fair.items() if key != "mithril") / fair["mithril"] - 1)
+                    fair_gain = f"{fair_gains[-1] * 100:+.2f} %"
                 cells = " | ".join(f"{raw / results[key]:.3f}" if key in results else "failed" for key in trainers)
-                print(f"| {name} | {size} | {level} | {raw} | {raw / plain:.3f} | {cells} | {gain} |", flush=True)
-                rows.append({"set": name, "size": size, "level": level, "raw": raw, "plain": plain, "bytes": results, "seconds": seconds})
+                print(f"| {name} | {size} | {level} | {raw} | {raw / plain:.3f} | {cells} | {gain} | {fair_gain} |", flush=True)
+                rows.append({"set": name, "size": size, "level": level, "raw": raw, "plain": plain, "bytes": results, "bytes_with_long_ids": fair, "seconds": seconds})
     if gains:
-        print(f"\nmean {sum(gains) / len(gains) * 100:+.2f} %, worst {min(gains) * 100:+.2f} %, {len(gains)} rows")
+        for what, values in (("as they are", gains), ("with ids of four bytes", fair_gains)):
+            print(f"\n{what}: mean {sum(values) / len(values) * 100:+.2f} %, worst {min(values) * 100:+.2f} %, {len(values)} rows")
     if arguments.json:
         arguments.json.write_text(json.dumps(rows, indent=1))
 

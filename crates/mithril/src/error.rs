@@ -1,5 +1,6 @@
 //! What went wrong, and whose fault it is.
 
+use crate::dictionary::DictionaryError;
 use mithril_format::{Digest, FormatError, ReadError};
 
 /// What was being done when a source could not be read.
@@ -61,6 +62,9 @@ pub enum Error {
         /// Digest of the base that was given, if one was.
         actual: Option<Digest>,
     },
+    /// A dictionary, its samples or records compressed with it are at fault.
+    #[error(transparent)]
+    Dictionary(#[from] DictionaryError),
     /// Reading or writing failed.
     #[error("{what}: {source}")]
     Io {
@@ -89,7 +93,7 @@ pub enum ErrorKind {
     Io,
     /// There is no such thing: see its name.
     NotFound,
-    /// The base is missing, or is another one than the data was stored against.
+    /// The base or dictionary is missing, or is another one than the data was stored against.
     Base,
     /// Another writer came first, or what was to be made exists already.
     Conflict,
@@ -101,6 +105,7 @@ impl Error {
         use mithril_codec::CodecError;
         match self {
             Self::InvalidArgument { .. } => ErrorKind::InvalidArgument,
+            Self::Dictionary(error) => error.kind(),
             Self::TooLarge { .. } => ErrorKind::TooLarge,
             Self::Io { .. } => ErrorKind::Io,
             Self::Tensor { source, .. } => source.kind(),

@@ -27,7 +27,7 @@ pub(crate) fn compress(arguments: &CompressArguments) -> Result<(), Failure> {
     let samples = set.samples();
     let (frames, ends) = dictionary.compress_many(&samples, arguments.threads).map_err(failed)?;
     let frames = Samples::new(&frames, &ends).expect("ends of frames rise");
-    let packed = pack(&frames).map_err(failed)?;
+    let packed = pack(&frames, &dictionary).map_err(failed)?;
     write(output, arguments.force, &packed)?;
     let what = format!("{}: {} records", output.display(), samples.n_samples());
     tell(&summary(&what, samples.total_len() as u64, packed.len() as u64));
@@ -42,15 +42,19 @@ pub(crate) fn decompress(arguments: &DecompressArguments) -> Result<(), Failure>
     let file = std::fs::read(&arguments.file).map_err(|error| Failure::read(&name, &error))?;
     let single = [file.len()];
     let packed = PackedRecords::parse(&file);
+    if let Ok(packed) = &packed {
+        packed.check_dictionary(&dictionary).map_err(failed)?;
+    }
     let bytes = match (&packed, arguments.record) {
         (Ok(packed), Some(record_idx)) => {
-            let frame = packed.frame(record_idx).ok_or_else(|| {
+            let frame = packed.frame(record_idx).map_err(failed)?.ok_or_else(|| {
                 Failure::input(format!("`{name}` has no record {record_idx}, only {}", packed.n_records()))
             })?;
             dictionary.decompress(frame).map_err(failed)?
         }
         (Ok(packed), None) => {
-            dictionary.decompress_many(&packed.frames(), arguments.threads).map_err(failed)?.0
+            let frames = packed.frames().map_err(failed)?;
+            dictionary.decompress_many(&frames, arguments.threads).map_err(failed)?.0
         }
         // A frame of its own needs no index.
         (Err(_), None | Some(0)) if file.starts_with(&[0x28, 0xb5, 0x2f, 0xfd]) => {

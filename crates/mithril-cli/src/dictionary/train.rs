@@ -5,9 +5,10 @@ use super::{load, ratio, records, refused};
 use crate::clock::seconds;
 use crate::failure::{Failure, print_json, tell};
 use crate::output::{Output, Target};
+use crate::progress::Meter;
 use mithril::dictionary::{
-    Dictionary, Evaluation, SampleSet, Samples, TrainOptions, Trained, choose_size,
-    train as train_dictionary, update as update_dictionary,
+    Dictionary, Evaluation, Progress, SampleSet, Samples, TrainOptions, Trained, choose_size, train_watched,
+    update as update_dictionary,
 };
 use rustix::time::ClockId;
 use serde_json::{Value, json};
@@ -38,7 +39,14 @@ pub(crate) fn train(arguments: &TrainArguments) -> Result<(), Failure> {
             curve
         }
     };
-    let trained = train_dictionary(&samples, &options).map_err(|error| refused(&name, &error))?;
+    let meter = Meter::new(Some(samples.total_len() as u64));
+    let watch = |progress: Progress| {
+        // Threads may report out of order; the bar only rises.
+        let len = samples.total_len() as u64 * progress.n_done as u64 / progress.n_steps.max(1) as u64;
+        meter.add(len.saturating_sub(meter.len()));
+    };
+    let trained = train_watched(&samples, &options, &watch).map_err(|error| refused(&name, &error))?;
+    drop(meter);
     let elapsed_seconds = seconds(ClockId::Monotonic) - started;
     write(&arguments.output, arguments.force, &trained.dictionary)?;
     let test = evaluate(&trained.dictionary, &test.samples(), arguments.level, arguments.threads)?;

@@ -34,12 +34,12 @@ impl Frequencies {
     ///
     /// # Panics
     /// When `d` is not within [`MIN_D`] to [`MAX_D`], or the table is not of 10 to 28 bits.
-    pub fn count(samples: &Samples<'_>, part: Range<usize>, d: usize, table_log: u32) -> Self {
+    pub fn count(samples: &Samples<'_>, part: &[usize], d: usize, table_log: u32) -> Self {
         assert!((MIN_D..=MAX_D).contains(&d) && (10..=28).contains(&table_log));
         let shift = 64 - table_log;
         // Side by side, so that one look-up brings both: the sample that was counted last, and the count.
         let mut slots = vec![[u32::MAX, 0]; 1 << table_log];
-        for sample_idx in part {
+        for &sample_idx in part {
             let sample = u32::try_from(sample_idx).expect("samples are fewer than 2^32");
             each_run(samples, samples.range(sample_idx), d, |_, hash| {
                 let slot = &mut slots[slot_of(hash, shift)];

@@ -24,7 +24,7 @@ mod samples;
 mod tests;
 mod usage;
 
-pub use cover::{CoverScratch, Segment, best_segment, epochs, select};
+pub use cover::{CoverScratch, Segment, best_segment, epochs, take_segment};
 pub use finish::{finish, id_of, with_repeat_offsets};
 pub use frequencies::{Frequencies, MAX_D, MIN_D};
 pub use header::{Header, MAGIC, MIN_ID};
@@ -32,4 +32,4 @@ pub use pool::{NO_SAMPLE, Piece, Pool};
 pub use prune::{most_used_last, shrink};
 pub use records::{Prepared, RecordCompressor, RecordDecompressor, dictionary_id_of_frame};
 pub use samples::Samples;
-pub use usage::{MatchModel, PoolIndex, SAVED_PER_BIT, Usage, measure_with_zstd};
+pub use usage::{MatchModel, PARTS_PER_BIT, PoolIndex, Usage, measure_with_zstd};

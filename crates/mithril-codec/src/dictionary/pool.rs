@@ -32,11 +32,21 @@ impl Piece {
 }
 
 impl Pool {
-    /// The pieces of these segments, in this order.
+    /// The pieces of these segments, in this order; a segment of several samples is a piece of each.
     pub fn from_segments(samples: &Samples<'_>, segments: &[Segment]) -> Self {
         let mut pool = Self::default();
         for segment in segments {
-            pool.push(segment.sample_idx, &samples.bytes()[segment.range()]);
+            let end = segment.range().end;
+            let mut start = segment.start;
+            while start < end {
+                let sample_idx = samples.sample_at(start);
+                let piece = start..samples.range(sample_idx).end.min(end);
+                start = piece.end;
+                pool.push(
+                    u32::try_from(sample_idx).expect("samples are fewer than 2^32"),
+                    &samples.bytes()[piece],
+                );
+            }
         }
         pool
     }

@@ -1,22 +1,25 @@
 //! Which bytes of a pool stay when it must shrink, and in which order.
 
-use super::usage::SAVED_PER_BIT;
+use super::usage::{LITERAL, OFFSET, PARTS_PER_BIT, SEQUENCE};
 use super::{Pool, Usage};
 use std::ops::Range;
 
 /// A part of a piece of a pool: the number of the piece, and where the part lies in the pool.
 type Part = (usize, Range<usize>);
 
-/// What it costs to start a part: about what one more match costs, because matches end where parts do.
-const PART_COST: u64 = 30 * SAVED_PER_BIT;
+/// What it costs to start a part anywhere, so that parts of a few bytes must be worth it.
+const PART_COST: i64 = 30 * PARTS_PER_BIT as i64;
+
+/// What it costs for each match that a part's start cuts in two: one more sequence.
+const CUT_COST: i64 = (SEQUENCE + OFFSET) as i64;
 
 /// Shortest part that fills room that is left.
 const MIN_FILL: usize = 16;
 
 /// The parts of a pool that save most, in at most `wanted_len` bytes, and their usage.
 ///
-/// A byte that stays costs a price, and a part that starts costs more. For a price, the best parts are found exactly,
-/// byte by byte; the price is the lowest at which they fit. Room that is left goes to what saved nothing, in the order
+/// A byte that stays costs a price, and a part that starts costs more, the more matches it cuts. For a price, the best
+/// parts are found exactly, byte by byte; the price is the lowest at which they fit. Room that is left goes to what saved nothing, in the order
 /// of the pool: a record to come may use it.
 pub fn shrink(pool: &Pool, usage: &Usage, wanted_len: usize) -> (Pool, Usage) {
     if pool.len() <= wanted_len {
@@ -47,15 +50,17 @@ pub fn most_used_last(pool: &Pool, usage: &Usage) -> (Pool, Usage) {
 fn take(pool: &Pool, usage: &Usage, parts: &[Part]) -> (Pool, Usage) {
     let mut taken = Usage::none(0);
     for (_, range) in parts {
-        taken.saved.extend_from_slice(&usage.saved[range.clone()]);
         taken.uses.extend_from_slice(&usage.uses[range.clone()]);
+        taken.starts.extend_from_slice(&usage.starts[range.clone()]);
+        taken.paid.extend_from_slice(&usage.paid[range.clone()]);
     }
     (pool.parts(parts), taken)
 }
 
 /// The parts that save most and fit.
 fn keep_best(pool: &Pool, usage: &Usage, wanted_len: usize) -> Vec<Part> {
-    let (mut too_low, mut enough) = (0, usage.saved.iter().copied().max().unwrap_or(0) + 1);
+    let most = i64::from(usage.uses.iter().copied().max().unwrap_or(0)) * i64::from(LITERAL);
+    let (mut too_low, mut enough) = (0, most + 1);
     // Without a price everything that was used at all stays, if that fits.
     let all = parts_at(pool, usage, 0);
     if total_len(&all) <= wanted_len {
@@ -112,7 +117,7 @@ fn total_len(parts: &[Part]) -> usize {
 }
 
 /// The parts with the largest sum of savings less prices.
-fn parts_at(pool: &Pool, usage: &Usage, price: u64) -> Vec<Part> {
+fn parts_at(pool: &Pool, usage: &Usage, price: i64) -> Vec<Part> {
     let mut parts = Vec::new();
     for (piece_idx, piece) in pool.pieces().iter().enumerate() {
         // Two states by byte: in a part or not. `inside` is the best sum that ends in a part, which started at `start`.
@@ -123,9 +128,12 @@ fn parts_at(pool: &Pool, usage: &Usage, price: u64) -> Vec<Part> {
         let mut links: Vec<(Range<usize>, usize)> = Vec::new();
         let (mut outside_link, mut inside_link) = (usize::MAX, usize::MAX);
         for place in piece.range() {
-            let value = i64::try_from(usage.saved[place]).unwrap_or(i64::MAX / 4)
-                - i64::try_from(price).unwrap_or(i64::MAX / 4);
-            let begin = outside - i64::try_from(PART_COST).unwrap_or(i64::MAX / 4);
+            let uses = i64::from(usage.uses[place]);
+            let paid = i64::try_from(usage.paid[place]).unwrap_or(i64::MAX / 4);
+            let value = uses * i64::from(LITERAL) - paid - price;
+            // Where a piece starts, matches are cut already.
+            let n_cut = if place == piece.start { 0 } else { uses - i64::from(usage.starts[place]) };
+            let begin = outside - PART_COST - CUT_COST * n_cut.max(0);
             if begin > inside {
                 (inside, start, inside_link) = (begin, place, outside_link);
             }

@@ -2,15 +2,18 @@
 
 use super::header::Header;
 use crate::CodecError;
-use zstd::bulk::{Compressor, Decompressor};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 use zstd::dict::{DecoderDictionary, EncoderDictionary};
-use zstd::zstd_safe::{CParameter, compress_bound, get_dict_id_from_frame, get_frame_content_size};
+use zstd::zstd_safe::{CCtx, DCtx, compress_bound, get_dict_id_from_frame, get_frame_content_size};
 
 /// A dictionary whose tables are ready for a level, to be shared by threads.
 pub struct Prepared {
     encoder: EncoderDictionary<'static>,
     decoder: DecoderDictionary<'static>,
     header: Header,
+    /// Contexts that nobody uses now: making one costs more than a record of 1 KB.
+    idle_encoders: Mutex<Vec<CCtx<'static>>>,
+    idle_decoders: Mutex<Vec<DCtx<'static>>>,
 }
 
 impl std::fmt::Debug for Prepared {
@@ -31,6 +34,8 @@ impl Prepared {
             encoder: EncoderDictionary::try_copy(dictionary, level).map_err(refused)?,
             decoder: DecoderDictionary::try_copy(dictionary).map_err(refused)?,
             header,
+            idle_encoders: Mutex::default(),
+            idle_decoders: Mutex::default(),
         })
     }
 
@@ -44,10 +49,9 @@ impl Prepared {
     /// # Errors
     /// When libzstd has no memory.
     pub fn compressor(&self) -> Result<RecordCompressor<'_>, CodecError> {
-        let failed = |_| CodecError::corrupt("zstd did not start");
-        let mut inner = Compressor::with_prepared_dictionary(&self.encoder).map_err(failed)?;
-        inner.set_parameter(CParameter::ChecksumFlag(false)).map_err(failed)?;
-        Ok(RecordCompressor { inner })
+        let idle = locked(&self.idle_encoders).pop();
+        let context = idle.or_else(CCtx::try_create).ok_or(CodecError::corrupt("zstd did not start"))?;
+        Ok(RecordCompressor { prepared: self, context: Some(context) })
     }
 
     /// Decompresses records on one thread.
@@ -55,15 +59,27 @@ impl Prepared {
     /// # Errors
     /// When libzstd has no memory.
     pub fn decompressor(&self) -> Result<RecordDecompressor<'_>, CodecError> {
-        let failed = |_| CodecError::corrupt("zstd did not start");
-        let inner = Decompressor::with_prepared_dictionary(&self.decoder).map_err(failed)?;
-        Ok(RecordDecompressor { inner })
+        let idle = locked(&self.idle_decoders).pop();
+        let context = idle.or_else(DCtx::try_create).ok_or(CodecError::corrupt("zstd did not start"))?;
+        Ok(RecordDecompressor { prepared: self, context: Some(context) })
     }
+}
+
+fn locked<T>(idle: &Mutex<Vec<T>>) -> MutexGuard<'_, Vec<T>> {
+    idle.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// Makes frames of records. See [`Prepared::compressor`].
 pub struct RecordCompressor<'a> {
-    inner: Compressor<'a>,
+    prepared: &'a Prepared,
+    /// There until it is dropped, which gives it back.
+    context: Option<CCtx<'static>>,
+}
+
+impl Drop for RecordCompressor<'_> {
+    fn drop(&mut self) {
+        locked(&self.prepared.idle_encoders).extend(self.context.take());
+    }
 }
 
 impl std::fmt::Debug for RecordCompressor<'_> {
@@ -73,15 +89,6 @@ impl std::fmt::Debug for RecordCompressor<'_> {
 }
 
 impl RecordCompressor<'_> {
-    /// Whether frames carry a checksum of the record, 4 bytes, which every decoder verifies.
-    ///
-    /// # Errors
-    /// When libzstd refuses.
-    pub fn set_checksum(&mut self, checksum: bool) -> Result<(), CodecError> {
-        let refused = |_| CodecError::corrupt("zstd refused a parameter");
-        self.inner.set_parameter(CParameter::ChecksumFlag(checksum)).map_err(refused)
-    }
-
     /// Adds the frame of a record to `out`; returns its length.
     ///
     /// # Errors
@@ -89,18 +96,25 @@ impl RecordCompressor<'_> {
     pub fn append(&mut self, record: &[u8], out: &mut Vec<u8>) -> Result<usize, CodecError> {
         let start = out.len();
         out.resize(start + compress_bound(record.len()), 0);
-        let len = self
-            .inner
-            .compress_to_buffer(record, &mut out[start..])
-            .map_err(|_| CodecError::corrupt("zstd did not compress a record"))?;
-        out.truncate(start + len);
-        Ok(len)
+        let context = self.context.as_mut().expect("there until drop");
+        let compressed =
+            context.compress_using_cdict(&mut out[start..], record, self.prepared.encoder.as_cdict());
+        out.truncate(start + compressed.unwrap_or(0));
+        compressed.map_err(|_| CodecError::corrupt("zstd did not compress a record"))
     }
 }
 
 /// Makes records of frames. See [`Prepared::decompressor`].
 pub struct RecordDecompressor<'a> {
-    inner: Decompressor<'a>,
+    prepared: &'a Prepared,
+    /// There until it is dropped, which gives it back.
+    context: Option<DCtx<'static>>,
+}
+
+impl Drop for RecordDecompressor<'_> {
+    fn drop(&mut self) {
+        locked(&self.prepared.idle_decoders).extend(self.context.take());
+    }
 }
 
 impl std::fmt::Debug for RecordDecompressor<'_> {
@@ -131,7 +145,9 @@ impl RecordDecompressor<'_> {
         let len = len.ok_or(CodecError::corrupt("zstd frame that holds more than is allowed"))?;
         let start = out.len();
         out.resize(start + len, 0);
-        let decoded = self.inner.decompress_to_buffer(frame, &mut out[start..]);
+        let context = self.context.as_mut().expect("there until drop");
+        let decoded =
+            context.decompress_using_ddict(&mut out[start..], frame, self.prepared.decoder.as_ddict());
         match decoded {
             Ok(decoded_len) if decoded_len == len => Ok(len),
             _ => {

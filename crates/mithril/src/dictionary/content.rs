@@ -4,7 +4,7 @@ use super::DictionaryError;
 use super::workers::{map_in_order, thread_count};
 use mithril_codec::dictionary::{
     CoverScratch, Frequencies, MAX_D, MatchModel, Pool, PoolIndex, Samples, Segment, Usage, best_segment,
-    epochs, measure_with_zstd, most_used_last, select, shrink,
+    epochs, measure_with_zstd, most_used_last, shrink, take_segment,
 };
 use std::ops::Range;
 
@@ -31,11 +31,17 @@ impl Parameters {
 
 /// How much larger, in tenths, the pool is that zstd itself measures.
 const LAST_POOL_TENTHS: usize = 16;
-/// Epochs for each segment that fits into the pool: the more, the more there is to choose from.
-const EPOCHS_PER_SEGMENT: usize = 4;
-/// Bytes of samples that are searched for segments at most, spread over all: runs are counted in all samples, and the
-/// best of many segments is easily found.
-const SCANNED_LEN: usize = 16 << 20;
+/// Segments that each epoch gives: the more, the longer epochs are, and the more there is to choose from.
+const PASSES: usize = 4;
+/// Bytes of samples that each pass searches for segments at most, spread over all: the best of many segments is easily
+/// found.
+const SCANNED_LEN: usize = 4 << 20;
+/// Bytes of samples whose runs are counted at most, spread over all: what is common shows in a part of them.
+const COUNTED_LEN: usize = 24 << 20;
+/// Epochs that are looked at at the same time, against the same counts, once what is most common is covered.
+const EPOCHS_AT_ONCE: usize = 32;
+/// A segment that is worth less than one part in so many of what it was when it was found is looked for again.
+const STALE: u64 = 2;
 /// Times that the model measures and shrinks the pool.
 const MODEL_ROUNDS: usize = 4;
 /// Times that zstd does.
@@ -82,34 +88,74 @@ fn cover(
     threads: usize,
 ) -> Vec<Segment> {
     let Parameters { k, d, .. } = parameters;
-    let table_log = (samples.total_len().max(1).ilog2() + 1).clamp(16, 21);
-    let parts = even_parts(samples, thread_count(threads));
-    let mut counted =
-        map_in_order(&parts, threads, |part| Frequencies::count(samples, part.clone(), d, table_log))
-            .into_iter();
-    let Some(mut frequencies) = counted.next() else { return Vec::new() };
-    for more in counted {
+    let counted = spread(samples, COUNTED_LEN);
+    let counted_len = samples.total_len().min(COUNTED_LEN);
+    let table_log = (counted_len.max(1).ilog2() + 1).clamp(16, 21);
+    let parts: Vec<&[usize]> = counted.chunks(counted.len().div_ceil(thread_count(threads)).max(1)).collect();
+    let mut counts =
+        map_in_order(&parts, threads, |part| Frequencies::count(samples, part, d, table_log)).into_iter();
+    let Some(mut frequencies) = counts.next() else { return Vec::new() };
+    for more in counts {
         frequencies.add(&more);
     }
     frequencies.cover_segments(samples, taken);
-    // Segments end with their sample, so that short samples give short ones.
-    let segment_len = k.min(samples.total_len() / samples.n_samples().max(1)).max(d);
-    let n_epochs = (len / segment_len).max(1).saturating_mul(EPOCHS_PER_SEGMENT);
-    let mut epochs = epochs(samples, n_epochs);
-    let longest = SCANNED_LEN.div_ceil(epochs.len().max(1));
+    let mut epochs = epochs(samples, len / k.max(d) / PASSES);
+    let longest = SCANNED_LEN.div_ceil(epochs.len());
     for epoch in &mut epochs {
         epoch.end = epoch.end.min(epoch.start + longest);
     }
-    // Epochs are small; some at a time share their room.
-    let batches: Vec<&[Range<usize>]> = epochs.chunks(epochs.len().div_ceil(64).max(1)).collect();
-    let segments = map_in_order(&batches, threads, |batch| {
-        let mut scratch = CoverScratch::new();
-        let best =
-            |epoch: &Range<usize>| best_segment(samples, &frequencies, epoch.clone(), k.max(d), &mut scratch);
-        batch.iter().filter_map(best).collect::<Vec<_>>()
-    });
-    let candidates: Vec<_> = segments.into_iter().flatten().collect();
-    select(samples, &mut frequencies, &candidates, len)
+    let mut found = take_from_epochs(samples, &mut frequencies, &epochs, len, k.max(d), threads);
+    found.sort_by_key(|(rate, _)| std::cmp::Reverse(*rate));
+    found.into_iter().map(|(_, segment)| segment).collect()
+}
+
+/// Goes round the epochs and takes the best segment of each, with its worth by byte, until there is enough or nothing
+/// is worth anything. The result does not depend on the number of threads.
+fn take_from_epochs(
+    samples: &Samples<'_>,
+    frequencies: &mut Frequencies,
+    epochs: &[Range<usize>],
+    len: usize,
+    k: usize,
+    threads: usize,
+) -> Vec<(u64, Segment)> {
+    let mut taken = Vec::new();
+    let mut taken_len = 0;
+    // At first all epochs would give the same common parts, so few are looked at at once.
+    let mut at_once = 1;
+    let mut again = CoverScratch::new();
+    loop {
+        let before = taken_len;
+        let mut rest = epochs;
+        while !rest.is_empty() {
+            let (group, later) = rest.split_at(at_once.min(rest.len()));
+            let parts: Vec<&[Range<usize>]> = group.chunks(group.len().div_ceil(8)).collect();
+            let found = map_in_order(&parts, threads, |part| {
+                let mut scratch = CoverScratch::new();
+                let best =
+                    |epoch: &Range<usize>| best_segment(samples, frequencies, epoch.clone(), k, &mut scratch);
+                part.iter().map(best).collect::<Vec<_>>()
+            });
+            for (epoch, found) in group.iter().zip(found.into_iter().flatten()) {
+                let Some((worth, segment)) = found else { continue };
+                let segment = take_segment(samples, frequencies, segment, worth / STALE).or_else(|| {
+                    let (_, segment) = best_segment(samples, frequencies, epoch.clone(), k, &mut again)?;
+                    take_segment(samples, frequencies, segment, 0)
+                });
+                let Some(segment) = segment else { continue };
+                taken_len += segment.1.len;
+                taken.push(segment);
+                if taken_len >= len {
+                    return taken;
+                }
+            }
+            rest = later;
+            at_once = (2 * at_once).min(EPOCHS_AT_ONCE);
+        }
+        if taken_len == before {
+            return taken;
+        }
+    }
 }
 
 /// Shrinks a pool to a length by what it saves, and puts the best last.
@@ -208,20 +254,4 @@ fn sum(parts: Vec<Usage>, pool_len: usize) -> Usage {
         total.add(part);
     }
     total
-}
-
-/// Ranges of samples of about the same number of bytes.
-fn even_parts(samples: &Samples<'_>, n_parts: usize) -> Vec<Range<usize>> {
-    let mut parts = Vec::new();
-    let mut start = 0;
-    for part_idx in 1..=n_parts {
-        let bound = samples.total_len() / n_parts * part_idx;
-        let mut end = start;
-        while end < samples.n_samples() && (part_idx == n_parts || samples.range(end).end <= bound) {
-            end += 1;
-        }
-        parts.push(start..end);
-        start = end;
-    }
-    parts
 }

@@ -1,5 +1,6 @@
 //! Why training or using a dictionary failed, and what to do about it.
 
+use crate::ErrorKind;
 use mithril_codec::CodecError;
 
 /// Any failure about dictionaries.
@@ -55,6 +56,16 @@ pub enum DictionaryError {
         /// The id of the dictionary at hand.
         actual: Option<u32>,
     },
+    /// Records were compressed with a dictionary of this id that holds other bytes.
+    #[error(
+        "records were compressed with another dictionary of the same id: its checksum is {wanted:016x}, and that of this one {actual:016x}"
+    )]
+    OtherDictionary {
+        /// Checksum of the dictionary that the records were compressed with.
+        wanted: u64,
+        /// Checksum of the dictionary at hand.
+        actual: u64,
+    },
     /// A record is damaged.
     #[error("record {record_idx}: {source}")]
     Record {
@@ -92,8 +103,25 @@ impl DictionaryError {
                 "encrypted, compressed or random records gain nothing; if the records have structure, check how they \
                  are split, or give more of them",
             ),
-            Self::WrongDictionary { .. } => Some("pass the dictionary that the records were compressed with"),
+            Self::WrongDictionary { .. } | Self::OtherDictionary { .. } => {
+                Some("pass the dictionary that the records were compressed with")
+            }
             _ => None,
+        }
+    }
+
+    /// Who is at fault.
+    pub fn kind(&self) -> ErrorKind {
+        match self {
+            Self::TooFewSamples { .. }
+            | Self::TooSmall { .. }
+            | Self::TooAlike { .. }
+            | Self::TooRandom { .. }
+            | Self::InvalidArgument { .. } => ErrorKind::InvalidArgument,
+            Self::WrongDictionary { .. } | Self::OtherDictionary { .. } => ErrorKind::Base,
+            Self::Record { source, .. } => source.kind(),
+            Self::Codec(CodecError::Truncated { .. }) => ErrorKind::Truncated,
+            Self::Packed { .. } | Self::Codec(_) => ErrorKind::Corrupt,
         }
     }
 

@@ -2,7 +2,7 @@
 
 use super::content::{spread, zstd_budget};
 use super::{Dictionary, DictionaryError};
-use mithril_codec::dictionary::{NO_SAMPLE, Pool, SAVED_PER_BIT, Samples, measure_with_zstd};
+use mithril_codec::dictionary::{NO_SAMPLE, Pool, Samples, measure_with_zstd};
 use std::collections::HashMap;
 
 /// Shortest run that tells where content comes from.
@@ -55,21 +55,16 @@ pub fn explain(
     let mut segments = Vec::new();
     for (start, len, sample_idx) in origins(content, samples) {
         let range = start..start + len;
-        // A match adds one to every byte it covers, so starts of matches are where the number rises.
-        let mut before = 0;
-        let mut n_matches = 0u64;
-        for &uses in &usage.uses[range.clone()] {
-            n_matches += u64::from(uses.saturating_sub(before));
-            before = uses;
-        }
-        let saved: u64 = usage.saved[range].iter().sum();
-        segments.push(SegmentUse { start, len, sample_idx, n_matches, saved_bits: saved / SAVED_PER_BIT });
+        // Those that reach in from before count too.
+        let mut n_matches: u64 = usage.starts[range.clone()].iter().map(|&starts| u64::from(starts)).sum();
+        n_matches += u64::from(usage.uses[start].saturating_sub(usage.starts[start]));
+        segments.push(SegmentUse { start, len, sample_idx, n_matches, saved_bits: usage.saved_bits(range) });
     }
     Ok(Explanation {
         segments,
         n_samples: part.len(),
         unused_len: usage.uses.iter().filter(|&&uses| uses == 0).count(),
-        saved_bits: usage.saved_bits(),
+        saved_bits: usage.saved_bits(0..content.len()),
     })
 }
 

@@ -52,6 +52,11 @@ impl Dictionary {
         self.prepared.header()
     }
 
+    /// Checksum of its bytes, which tells it from others of the same id.
+    pub fn checksum(&self) -> u64 {
+        mithril_codec::checksum(&self.bytes)
+    }
+
     /// Its content, without the header.
     pub fn content(&self) -> &[u8] {
         &self.bytes[self.header().header_len..]

@@ -2,6 +2,7 @@
 
 use super::DictionaryError;
 use super::content::{Parameters, select_content, zstd_budget};
+use super::progress::Watched;
 use super::sample_set::SampleSet;
 use super::workers::map_in_order;
 use mithril_codec::dictionary::{Prepared, Samples, Usage, finish, with_repeat_offsets};
@@ -17,6 +18,9 @@ pub(super) const HEADER_LEN: usize = 160;
 
 /// Segment lengths that are tried.
 const SEGMENT_LENS: [usize; 3] = [500, 200, 1500];
+
+/// Dictionaries that a search makes at most.
+pub(super) const SEARCH_STEPS: usize = 11;
 
 /// A dictionary that was tried, and what held-out records take with it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -79,6 +83,7 @@ pub(super) fn search(
     level: i32,
     given: (Option<usize>, Option<usize>),
     threads: usize,
+    watched: &Watched<'_>,
 ) -> Result<Found, DictionaryError> {
     let split = Split::new(samples, level);
     let (learn, judge) = (split.learn.samples(), split.judge.samples());
@@ -87,12 +92,15 @@ pub(super) fn search(
     let mut to_try = Vec::new();
     let lens = given.0.map_or(SEGMENT_LENS.to_vec(), |k| vec![k]);
     to_try.extend(lens.into_iter().map(|k| Parameters { k, d, ..usual }));
-    to_try.push(Parameters { k, d, pool_ratio: 1, ..usual });
+    // A smaller pool is better for few samples, a larger one for many.
+    to_try.extend([3, 12].map(|pool_ratio| Parameters { k, d, pool_ratio, ..usual }));
+    if given.0.is_none() {
+        to_try.extend([200, 1500].map(|k| Parameters { k, d, pool_ratio: 3, ..usual }));
+    }
     if given.1.is_none() {
         to_try.push(Parameters { k, d: 6, ..usual });
-        to_try.push(Parameters { k, d: 12, pool_ratio: 1, ..usual });
     }
-    let mut candidates = try_all(&learn, &judge, size, level, &to_try, threads)?;
+    let mut candidates = try_all(&learn, &judge, size, level, &to_try, threads, watched)?;
     let best = *best_of(&candidates);
     // The other ways to measure a match, with the best of the lengths.
     let to_try: Vec<Parameters> = [usual.min_match - 1, usual.min_match + 1]
@@ -100,9 +108,10 @@ pub(super) fn search(
         .map(|min_match| Parameters { min_match, ..best.parameters })
         .filter(|parameters| parameters.pool_ratio > 1)
         .collect();
-    candidates.extend(try_all(&learn, &judge, size, level, &to_try, threads)?);
+    candidates.extend(try_all(&learn, &judge, size, level, &to_try, threads, watched)?);
     let best = *best_of(&candidates);
     let (start, coded_len) = best_start(&learn, &judge, size, level, best.parameters, threads)?;
+    watched.step();
     Ok(Found {
         parameters: best.parameters,
         start,
@@ -194,10 +203,12 @@ fn try_all(
     level: i32,
     to_try: &[Parameters],
     threads: usize,
+    watched: &Watched<'_>,
 ) -> Result<Vec<Candidate>, DictionaryError> {
     let tried = map_in_order(to_try, threads, |&parameters| {
         let (dictionary, _) = make(learn, size, level, parameters, 1)?;
         let held_out_len = measure(&dictionary, judge, level, 1)?;
+        watched.step();
         Ok(Candidate { parameters, held_out_len })
     });
     tried.into_iter().collect()

@@ -2,7 +2,8 @@
 
 use super::DictionaryError;
 use super::content::{Parameters, select_content};
-use super::search::{Candidate, Found, Start, content_len, finish_on_part, search, with_start};
+use super::progress::{Progress, Watched};
+use super::search::{Candidate, Found, SEARCH_STEPS, Start, content_len, finish_on_part, search, with_start};
 use mithril_codec::dictionary::{MAX_D, MIN_D, Piece, Samples};
 use std::collections::HashSet;
 
@@ -186,13 +187,29 @@ pub struct SearchReport {
 /// # Errors
 /// When the samples are too few, too small, too alike or too random to learn from, or an option is out of its range.
 pub fn train(samples: &Samples<'_>, options: &TrainOptions) -> Result<Trained, DictionaryError> {
+    train_watched(samples, options, &|_| ())
+}
+
+/// As [`train`], and says how far it has come, from any of its threads.
+///
+/// # Errors
+/// As [`train`].
+pub fn train_watched(
+    samples: &Samples<'_>,
+    options: &TrainOptions,
+    watch: &(dyn Fn(Progress) + Sync),
+) -> Result<Trained, DictionaryError> {
     options.check()?;
     check_samples(samples)?;
+    let watched = Watched::new(watch, if options.search { SEARCH_STEPS + 1 } else { 2 });
     let usual = Parameters::of_level(options.level);
     let k = options.k.unwrap_or(usual.k);
     let given = Parameters { k, d: options.d.unwrap_or(usual.d), ..usual };
     let found = match options.search {
-        true => Some(search(samples, options.size, options.level, (options.k, options.d), options.threads)?),
+        true => {
+            let given = (options.k, options.d);
+            Some(search(samples, options.size, options.level, given, options.threads, &watched)?)
+        }
         false => None,
     };
     if let Some(Found { plain_len, coded_len, .. }) = found
@@ -204,6 +221,7 @@ pub fn train(samples: &Samples<'_>, options: &TrainOptions) -> Result<Trained, D
     let start = found.as_ref().map_or(Start::Usual, |found| found.start);
     let wanted_len = if options.raw_content { options.size } else { content_len(options.size) };
     let (pool, usage) = select_content(samples, wanted_len, options.level, parameters, options.threads)?;
+    watched.step();
     if pool.is_empty() {
         // Samples hold bytes, as was checked, so only runs that are longer than any of them leave nothing to choose.
         let longest = samples.iter().map(<[u8]>::len).max().unwrap_or(0);
@@ -226,6 +244,7 @@ pub fn train(samples: &Samples<'_>, options: &TrainOptions) -> Result<Trained, D
         start: piece.start.saturating_sub(dropped_len),
         end: piece.end - dropped_len,
     });
+    watched.finish();
     Ok(Trained {
         pieces: pieces.collect(),
         dictionary,

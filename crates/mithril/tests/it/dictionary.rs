@@ -1,8 +1,8 @@
 //! Dictionaries through the library: training, records, packed files.
 
 use mithril::dictionary::{
-    Dictionary, DictionaryError, PackedRecords, SampleSet, Samples, TrainOptions, choose_size, explain, pack,
-    train, update,
+    Dictionary, DictionaryError, PackedRecords, Progress, SampleSet, Samples, TrainOptions, choose_size,
+    explain, pack, train, train_watched, update,
 };
 
 /// Records of one kind: the same for the same seed.
@@ -198,22 +198,76 @@ fn packed_records_are_found_by_number_and_damage_is_refused() {
     let dictionary = Dictionary::new(&b"{\"id\":,\"name\":\"alpha-\",\"state\":\"active\"}"[..], 3).unwrap();
     let set = records(40, 1);
     let (frames, ends) = dictionary.compress_many(&set.samples(), 1).unwrap();
-    let packed = pack(&Samples::new(&frames, &ends).unwrap()).unwrap();
+    let packed = pack(&Samples::new(&frames, &ends).unwrap(), &dictionary).unwrap();
     let parsed = PackedRecords::parse(&packed).unwrap();
     assert_eq!(parsed.n_records(), 40);
+    parsed.check_dictionary(&dictionary).unwrap();
     for record_idx in 0..40 {
-        let record = dictionary.decompress(parsed.frame(record_idx).unwrap()).unwrap();
+        let record = dictionary.decompress(parsed.frame(record_idx).unwrap().unwrap()).unwrap();
         assert_eq!(record, set.samples().get(record_idx));
     }
-    assert!(parsed.frame(40).is_none());
+    assert_eq!(parsed.frame(40), Ok(None));
     for len in 0..packed.len() {
         assert!(PackedRecords::parse(&packed[..len]).is_err(), "cut to {len}");
     }
-    // Every bit of the index is guarded.
-    for bit in frames.len() * 8..packed.len() * 8 {
+    // Every bit is guarded: those of the index when the file is opened, those of frames when they are read.
+    for bit in 0..packed.len() * 8 {
         let mut damaged = packed.clone();
         damaged[bit / 8] ^= 1 << (bit % 8);
-        assert!(PackedRecords::parse(&damaged).is_err(), "bit {bit}");
+        match PackedRecords::parse(&damaged) {
+            Err(_) => assert!(bit >= frames.len() * 8),
+            Ok(parsed) => {
+                let damaged_idx = ends.partition_point(|&end| end <= bit / 8);
+                let refused = parsed.frames().unwrap_err();
+                assert!(
+                    matches!(refused, DictionaryError::Record { record_idx, .. } if record_idx == damaged_idx)
+                );
+            }
+        }
+    }
+}
+
+#[test]
+fn packed_records_refuse_another_dictionary_of_the_same_id() {
+    let train_on = |seed| {
+        let options = small().with_search(false).with_id(40_000);
+        Dictionary::new(train(&records(500, seed).samples(), &options).unwrap().dictionary, 3).unwrap()
+    };
+    let (right, wrong) = (train_on(1), train_on(2));
+    let (frames, ends) = right.compress_many(&records(10, 3).samples(), 1).unwrap();
+    let packed = pack(&Samples::new(&frames, &ends).unwrap(), &right).unwrap();
+    let packed = PackedRecords::parse(&packed).unwrap();
+    packed.check_dictionary(&right).unwrap();
+    let refused = mithril::Error::from(packed.check_dictionary(&wrong).unwrap_err());
+    assert_eq!(refused.kind(), mithril::ErrorKind::Base);
+    assert!(refused.to_string().contains("another dictionary of the same id"), "{refused}");
+}
+
+#[test]
+fn golden_packed_records_come_back() {
+    let golden = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../../golden/records");
+    let read = |name: &str| std::fs::read(golden.join(name)).unwrap();
+    let dictionary = Dictionary::new(read("v0_1_0_events.dict"), 3).unwrap();
+    let packed = read("v0_1_0_events.mrec");
+    let packed = PackedRecords::parse(&packed).unwrap();
+    packed.check_dictionary(&dictionary).unwrap();
+    let (records, ends) = dictionary.decompress_many(&packed.frames().unwrap(), 1).unwrap();
+    assert_eq!(records, read("events.jsonl"));
+    assert_eq!(ends.len(), 100);
+}
+
+#[test]
+fn progress_rises_to_its_end() {
+    let set = records(1000, 1);
+    for search in [false, true] {
+        let steps = std::sync::Mutex::new(Vec::new());
+        let watch = |progress: Progress| steps.lock().unwrap().push((progress.n_done, progress.n_steps));
+        let options = small().with_search(search).with_threads(1);
+        let trained = train_watched(&set.samples(), &options, &watch).unwrap();
+        assert_eq!(trained.dictionary, train(&set.samples(), &options).unwrap().dictionary);
+        let steps = steps.into_inner().unwrap();
+        assert!(steps.is_sorted() && steps.len() > 1, "{steps:?}");
+        assert_eq!(steps.last().map(|(n_done, n_steps)| n_steps - n_done), Some(0), "{steps:?}");
     }
 }
 

@@ -1,6 +1,6 @@
 //! A model of zstd's matching, for pools that are larger than a dictionary.
 
-use super::{Credits, MatchModel, PARTS_PER_BIT, Usage};
+use super::{Credits, LITERAL, MatchModel, OFFSET, PARTS_PER_BIT, SEQUENCE, Usage};
 use crate::dictionary::pool::NO_SAMPLE;
 use crate::dictionary::{Pool, Samples};
 
@@ -15,8 +15,8 @@ pub struct PoolIndex<'a> {
     older: Vec<u32>,
     /// The piece of each byte.
     piece_of: Vec<u32>,
-    /// What a byte saved before: of two equal matches, the one into more useful bytes is taken.
-    rank: Vec<u64>,
+    /// How often a byte was used before: of two equal matches, the one into more used bytes is taken.
+    rank: Vec<u32>,
 }
 
 const HASH_LOG: u32 = 16;
@@ -27,7 +27,7 @@ const SELF_MATCH: usize = 4;
 const REPEAT_MATCH: usize = 3;
 
 impl<'a> PoolIndex<'a> {
-    /// Prepares a pool. `earlier` is what its bytes saved before, if known.
+    /// Prepares a pool. `earlier` is how its bytes were used before, if known.
     ///
     /// # Panics
     /// When the pool holds 2^32 bytes or more, or `min_match` is not within 4 to 8.
@@ -40,7 +40,7 @@ impl<'a> PoolIndex<'a> {
             heads: vec![0; 1 << HASH_LOG],
             older: vec![0; len],
             piece_of: vec![0; len],
-            rank: earlier.map_or_else(|| vec![0; len], |usage| usage.saved.clone()),
+            rank: earlier.map_or_else(|| vec![0; len], |usage| usage.uses.clone()),
         };
         for (piece_idx, piece) in pool.pieces().iter().enumerate() {
             let piece_number = u32::try_from(piece_idx).expect("a pool holds fewer than 2^32 bytes");
@@ -63,8 +63,8 @@ impl<'a> PoolIndex<'a> {
         for &sample_idx in part {
             let own = u32::try_from(sample_idx).expect("samples are fewer than 2^32");
             let mut first = true;
-            self.parse(samples.get(sample_idx), own, &mut history, |at, place, match_len, gain| {
-                credits.add(place, match_len, gain);
+            self.parse(samples.get(sample_idx), own, &mut history, |at, place, match_len, cost| {
+                credits.add(place, match_len, cost);
                 if std::mem::take(&mut first) {
                     credits.add_first_offset(len - place + at);
                 }
@@ -74,7 +74,7 @@ impl<'a> PoolIndex<'a> {
     }
 
     /// Parses one sample; calls for every match into the pool with the place in the sample, the place in the pool, the
-    /// length and the gain.
+    /// length and the cost.
     fn parse(
         &self,
         sample: &[u8],
@@ -104,7 +104,7 @@ impl<'a> PoolIndex<'a> {
                     at += 1;
                     continue;
                 }
-                (Some(waiting), Some(found)) if found.gain > waiting.gain + self.model.literal => {
+                (Some(waiting), Some(found)) if found.gain > waiting.gain + LITERAL => {
                     pending = Some(found);
                     at += 1;
                     continue;
@@ -112,7 +112,7 @@ impl<'a> PoolIndex<'a> {
                 (Some(waiting), _) => waiting,
             };
             if let Some(place) = chosen.place {
-                used(chosen.at, place, chosen.len, chosen.gain);
+                used(chosen.at, place, chosen.len, chosen.cost);
                 repeat = Some((chosen.at + chosen.len, place + chosen.len));
             } else {
                 repeat = None;
@@ -139,12 +139,12 @@ impl<'a> PoolIndex<'a> {
         let rest = &sample[at..];
         let mut best: Option<Match> = None;
         let mut offer = |place: Option<usize>, len: usize, cost: u32| {
-            let worth = u32::try_from(len).unwrap_or(u32::MAX).saturating_mul(model.literal);
+            let worth = u32::try_from(len).unwrap_or(u32::MAX).saturating_mul(LITERAL);
             if let Some(gain) = worth.checked_sub(cost)
                 && gain > 0
                 && best.as_ref().is_none_or(|best| gain > best.gain)
             {
-                best = Some(Match { at, place, len, gain });
+                best = Some(Match { at, place, len, gain, cost });
             }
         };
         if let Some((sample_end, pool_end)) = repeat {
@@ -152,7 +152,7 @@ impl<'a> PoolIndex<'a> {
             if place < self.pool.len() && self.piece_of[place] == self.piece_of[pool_end - 1] {
                 let len = self.match_len(place, rest);
                 if len >= REPEAT_MATCH {
-                    offer(Some(place), len, model.sequence);
+                    offer(Some(place), len, SEQUENCE);
                 }
             }
         }
@@ -160,7 +160,7 @@ impl<'a> PoolIndex<'a> {
             let len = common_len(&sample[earlier..], rest);
             if len >= SELF_MATCH {
                 let distance = u32::try_from(at - earlier).unwrap_or(u32::MAX);
-                offer(None, len, model.sequence + PARTS_PER_BIT * (1 + distance.ilog2()));
+                offer(None, len, SEQUENCE + PARTS_PER_BIT * (1 + distance.ilog2()));
             }
         }
         if rest.len() >= model.min_match {
@@ -186,7 +186,7 @@ impl<'a> PoolIndex<'a> {
                 }
             }
             if longest_place.is_some() {
-                offer(longest_place, longest, model.sequence + model.offset);
+                offer(longest_place, longest, SEQUENCE + OFFSET);
             }
         }
         best
@@ -206,6 +206,7 @@ struct Match {
     place: Option<usize>,
     len: usize,
     gain: u32,
+    cost: u32,
 }
 
 /// Where runs of the sample occurred before.

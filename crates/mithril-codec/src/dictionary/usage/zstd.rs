@@ -1,6 +1,6 @@
 //! What a pool saves when zstd itself parses the samples with it.
 
-use super::{Credits, MatchModel, PARTS_PER_BIT, Usage};
+use super::{Credits, LITERAL, PARTS_PER_BIT, SEQUENCE, Usage};
 use crate::CodecError;
 use crate::arch::zdict::Parser;
 use crate::dictionary::pool::NO_SAMPLE;
@@ -21,7 +21,6 @@ pub fn measure_with_zstd(
     level: i32,
 ) -> Result<Usage, CodecError> {
     let refused = || CodecError::corrupt("zstd did not parse a sample with a dictionary");
-    let model = MatchModel::of_level(level);
     let len = pool.len();
     let mut sample_of = vec![NO_SAMPLE; len];
     for piece in pool.pieces() {
@@ -54,10 +53,9 @@ pub fn measure_with_zstd(
                     }
                     let offset_price =
                         if sequence.repeats { 0 } else { PARTS_PER_BIT * (1 + sequence.offset.ilog2()) };
-                    let worth = u32::try_from(match_len).unwrap_or(u32::MAX).saturating_mul(model.literal);
-                    // zstd took the match, so it saved something, whatever the model says.
-                    let gain = worth.saturating_sub(model.sequence + offset_price).max(PARTS_PER_BIT);
-                    credits.add(place, match_len, gain);
+                    // zstd took the match, so it saved something, whatever the prices say.
+                    let worth = u32::try_from(match_len).unwrap_or(u32::MAX).saturating_mul(LITERAL);
+                    credits.add(place, match_len, (SEQUENCE + offset_price).min(worth - PARTS_PER_BIT));
                 }
             }
             at += sequence.match_len;

@@ -17,7 +17,9 @@ pub fn dictionary_load(input: &[u8]) {
         assert_eq!(dictionary.decompress(&frame).as_deref(), Ok(foreign), "a record came back otherwise");
     }
     let _ = dictionary.decompress(foreign);
-    if let Ok(packed) = PackedRecords::parse(foreign) {
-        let _ = dictionary.decompress_many(&packed.frames(), 1);
+    if let Ok(packed) = PackedRecords::parse(foreign)
+        && let Ok(frames) = packed.frames()
+    {
+        let _ = dictionary.decompress_many(&frames, 1);
     }
 }
