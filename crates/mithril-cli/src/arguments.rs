@@ -11,6 +11,7 @@ pub(crate) use read::{
 use crate::bench::Rival;
 use crate::convert::{ConvertArguments, MergeArguments};
 use crate::diagnose::DiagnoseArguments;
+use crate::quantize::QuantizeArguments;
 use crate::store::StoreArguments;
 use clap::{Args, Parser, Subcommand};
 use mithril::{Dtype, Effort};
@@ -99,8 +100,10 @@ Examples:
   mithril man > mithril.1
   mithril man | man -l -")]
     Man,
-    /// Convert a repository to DFloat11, or back to plain safetensors
+    /// Convert a repository to DFloat11 or to entropy-coded quantised weights, or back
     Convert(ConvertArguments),
+    /// Quantise a model for entropy coding: lossy, for a size or an error
+    Quantize(QuantizeArguments),
     /// Put together what `convert --blocks` made on several machines
     Merge(MergeArguments),
     /// Tell whether a DFloat11 model fits a GPU, without one

@@ -1,5 +1,7 @@
 //! `mithril convert` and `mithril merge`: repositories from one format of weights to another.
 
+mod ecq;
+
 use crate::clock::seconds;
 use crate::failure::{Failure, print_json, tell};
 use crate::output::remove_directory_on_signal;
@@ -7,6 +9,7 @@ use crate::progress::Metered;
 use clap::{Args, ValueEnum};
 use mithril::Error;
 use mithril::convert::df11::{self, EncodeOptions, EncodeSummary, Files, Geometry, Outcome, PatternDict};
+use mithril::convert::ecq::SourceFormat;
 use mithril::convert::{OutputDirectory, Repository, components, is_pipeline};
 use rustix::time::ClockId;
 use serde_json::{Value, json};
@@ -21,6 +24,12 @@ pub(crate) enum Format {
     Df11,
     /// Plain safetensors
     Safetensors,
+    /// Entropy-coded weights of a quantised model (MLX, GGUF, common PyTorch packings), without loss
+    Ecq,
+    /// The MLX or PyTorch repository that an entropy-coded one was made of
+    Mlx,
+    /// The GGUF file that an entropy-coded one was made of
+    Gguf,
 }
 
 /// Arguments of `convert`.
@@ -38,7 +47,14 @@ Examples:
   mithril convert pipeline --to df11 -o transformer-df11 --component transformer --shared-memory 49152
   mithril convert model --to df11 -o model-df11 --pattern 'layers\\.\\d+=attention.q,attention.k,mlp.up'
   mithril convert model --to df11 -o part-1 --blocks 0:100
-  mithril convert model-df11 --to safetensors -o model")]
+  mithril convert model-df11 --to safetensors -o model
+
+`--to ecq` codes quantised weights: MLX affine, mxfp4, mxfp8 and nvfp4, GGUF Q4_0 to Q8_0 and Q4_K to Q6_K, and codes of
+GPTQ, AWQ and compressed-tensors. `--to mlx` and `--to gguf` give the original files back, byte for byte.
+
+  mithril convert model-4bit --to ecq -o model-4bit-ecq
+  mithril convert model-4bit-ecq --to mlx -o model-4bit
+  mithril convert model.Q4_K_M.gguf --to ecq -o model-ecq")]
 pub(crate) struct ConvertArguments {
     /// Model to convert: a file or a directory
     #[arg(value_name = "MODEL")]
@@ -122,7 +138,11 @@ pub(crate) fn run(arguments: &ConvertArguments) -> Result<(), Failure> {
     let (path, is_whole_pipeline) = locate(arguments)?;
     match arguments.to {
         Format::Df11 => to_df11(arguments, &path, is_whole_pipeline),
+        Format::Safetensors if ecq::is_coded(&path) => ecq::dequantize(arguments, &path),
         Format::Safetensors => to_safetensors(arguments, &path, is_whole_pipeline),
+        Format::Ecq => ecq::encode(arguments, &path),
+        Format::Mlx => ecq::decode(arguments, &path, SourceFormat::Safetensors),
+        Format::Gguf => ecq::decode(arguments, &path, SourceFormat::Gguf),
     }
 }
 
@@ -340,23 +360,23 @@ fn to_json(component: &str, summary: &EncodeSummary) -> Value {
 }
 
 /// How far several threads have come together.
-struct Meter(Mutex<Metered<()>>);
+pub(crate) struct Meter(Mutex<Metered<()>>);
 
 impl Meter {
-    fn new(total_len: Option<u64>) -> Self {
+    pub(crate) fn new(total_len: Option<u64>) -> Self {
         Self(Mutex::new(Metered::new((), total_len)))
     }
 
-    fn add(&self, len: u64) {
+    pub(crate) fn add(&self, len: u64) {
         self.0.lock().unwrap_or_else(PoisonError::into_inner).add(len);
     }
 
-    fn finish(self) {
+    pub(crate) fn finish(self) {
         self.0.into_inner().unwrap_or_else(PoisonError::into_inner).finish();
     }
 }
 
-fn create(path: &Path, replace: bool) -> Result<OutputDirectory, Failure> {
+pub(crate) fn create(path: &Path, replace: bool) -> Result<OutputDirectory, Failure> {
     let output = OutputDirectory::create(path, replace).map_err(|error| match &error {
         Error::InvalidArgument { .. } => {
             Failure::command(error.to_string()).with_hint("`--force` replaces its files, `-o` names another")
@@ -367,7 +387,7 @@ fn create(path: &Path, replace: bool) -> Result<OutputDirectory, Failure> {
     Ok(output)
 }
 
-fn refused(path: &Path, error: &Error) -> Failure {
+pub(crate) fn refused(path: &Path, error: &Error) -> Failure {
     Failure::library(path.display(), error)
 }
 

@@ -19,6 +19,7 @@ mod open;
 mod output;
 mod pack;
 mod progress;
+mod quantize;
 mod repair;
 mod source;
 mod store;
@@ -40,6 +41,7 @@ pub fn run(arguments: impl IntoIterator<Item = OsString>) -> u8 {
         Command::Bench(arguments) => bench::run(&arguments),
         Command::Demo(arguments) => demo::run(&arguments),
         Command::Convert(arguments) => convert::run(&arguments),
+        Command::Quantize(arguments) => quantize::run(&arguments),
         Command::Merge(arguments) => convert::merge(&arguments),
         Command::Diagnose(arguments) => diagnose::run(&arguments),
         Command::Dictionary { command } => dictionary::run(&command),

@@ -21,10 +21,14 @@ impl<'a> Cursor<'a> {
         Ok(head)
     }
 
-    pub(crate) fn array<const N: usize>(&mut self) -> Result<[u8; N], CodecError> {
+    pub(crate) fn array_ref<const N: usize>(&mut self) -> Result<&'a [u8; N], CodecError> {
         let (head, rest) = self.rest.split_first_chunk::<N>().ok_or(CodecError::truncated(self.what))?;
         self.rest = rest;
-        Ok(*head)
+        Ok(head)
+    }
+
+    pub(crate) fn array<const N: usize>(&mut self) -> Result<[u8; N], CodecError> {
+        self.array_ref().copied()
     }
 
     pub(crate) fn u8(&mut self) -> Result<u8, CodecError> {

@@ -12,6 +12,7 @@
 //! * [`block`]: a [`block::Recipe`] applied to some elements, and undone.
 //! * [`df11`]: DFloat11, weights for GPUs to decode.
 //! * `dictionary`: zstd dictionaries for small records (feature `zstd`).
+//! * [`ecq`]: entropy-coded matrices, decoded row by row; [`quantised`]: the codes and scales of quantised formats.
 //! * [`checksum()`]: finds damage.
 
 mod arch;
@@ -24,9 +25,13 @@ pub mod df11;
 #[cfg(feature = "zstd")]
 pub mod dictionary;
 mod dtype;
+pub mod ecq;
 pub mod entropy;
 mod error;
 mod forever;
+pub mod narrow;
+pub mod quantised;
+pub mod quantize;
 pub mod transform;
 
 #[cfg(feature = "fuzzing")]

@@ -4,7 +4,7 @@
 //! * [`frame`]: one buffer or tensor, self-describing, in blocks that decode alone.
 //! * [`source`]: the tensors of a foreign file, whatever its layout; [`safetensors`], [`npy`], [`npz`], [`pt`] and
 //!   [`gguf`]: one layout each.
-//! * [`df11`]: DFloat11 modules as tensors; [`safetensors_layout`]: new safetensors files.
+//! * [`df11`]: DFloat11 modules as tensors; [`ecq`]: entropy-coded matrices as tensors; [`safetensors_layout`]: new safetensors files.
 //! * [`limits`]: what a file may claim.
 //! * [`forever`]: numbers that never change.
 //!
@@ -15,6 +15,7 @@ mod checked_reader;
 pub mod container;
 pub mod df11;
 mod digest;
+pub mod ecq;
 mod error;
 pub mod forever;
 pub mod frame;

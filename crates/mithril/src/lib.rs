@@ -29,6 +29,10 @@
 //! # Many small records
 //! [`dictionary`] trains zstd dictionaries, and compresses records with them to standard zstd frames.
 //!
+//! # Quantised models
+//! [`convert::ecq`] codes the weights of quantised models without loss; [`quantize`] quantises, with loss, for a size or an
+//! error.
+//!
 //! # Inside
 //! [`plan`] decides, as data, what happens to a tensor; a pipeline runs the plan on several threads. The bytes do not
 //! depend on the number of threads or on the CPU.
@@ -49,6 +53,7 @@ mod options;
 pub mod pack;
 mod pipeline;
 pub mod plan;
+pub mod quantize;
 pub mod repository;
 mod statistics;
 pub mod storage;

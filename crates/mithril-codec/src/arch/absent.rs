@@ -47,6 +47,16 @@ impl Avx2 {
         match self {}
     }
 
+    pub(crate) fn rans8_decode_apart<const N: usize>(
+        self,
+        _: &mut DecodeState<N>,
+        _: &DecodeTable,
+        _: &[u8],
+        _: &mut [&mut [u8]; N],
+    ) -> usize {
+        match self {}
+    }
+
     #[expect(clippy::too_many_arguments, reason = "those of the kernel")]
     pub(crate) fn rans8_decode_join(
         self,

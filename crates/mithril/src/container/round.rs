@@ -1,6 +1,7 @@
 //! Derived tensors: the 16-bit copy of 32-bit weights, rounded to the nearest, ties to even.
 
 use mithril_codec::Dtype;
+use mithril_codec::narrow::{to_bf16, to_f16};
 
 /// Rounds F32 elements to a 16-bit float type. `wide` holds twice the bytes of `out`.
 ///
@@ -30,36 +31,6 @@ pub(crate) fn is_rounding_of(dtype: Dtype, wide: &[u8], narrow: &[u8]) -> bool {
             round_to(dtype, wide, rounded);
             rounded == narrow
         })
-}
-
-fn to_bf16(bits: u32) -> u16 {
-    let top = |bits: u32| u16::try_from(bits >> 16).expect("sixteen bits are left");
-    if bits & 0x7fff_ffff > 0x7f80_0000 {
-        // Dropping the low bits of a NaN could leave an infinity: the quiet bit keeps it a NaN.
-        return top(bits) | 0x0040;
-    }
-    top(bits.wrapping_add(0x7fff + (bits >> 16 & 1)))
-}
-
-fn to_f16(bits: u32) -> u16 {
-    let sign = u16::try_from(bits >> 16 & 0x8000).expect("one bit");
-    let magnitude = bits & 0x7fff_ffff;
-    let narrow = match magnitude {
-        0x7f80_0001.. => 0x7e00 | (magnitude >> 13 & 0x03ff),
-        // From halfway between the largest finite half and the next power of two: infinity.
-        0x477f_f000.. => 0x7c00,
-        // Normal halves: the exponent is rebased, the mantissa rounded; a carry goes up into the exponent.
-        0x3880_0000.. => (magnitude - 0x3800_0000 + 0xfff + (magnitude >> 13 & 1)) >> 13,
-        // Denormal halves: the mantissa with its hidden bit, shifted down and rounded.
-        0x3300_0000.. => {
-            let shift = 126 - (magnitude >> 23);
-            let mantissa = magnitude & 0x007f_ffff | 0x0080_0000;
-            let half = (1 << (shift - 1)) - 1;
-            (mantissa + half + (mantissa >> shift & 1)) >> shift
-        }
-        _ => 0,
-    };
-    sign | u16::try_from(narrow).expect("a half has fifteen bits below its sign")
 }
 
 #[cfg(test)]

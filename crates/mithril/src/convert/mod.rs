@@ -1,11 +1,13 @@
 //! Whole repositories from one format of weights to another.
 //!
 //! [`Repository`] is a model as it lies on disk: a safetensors file, or a directory of them with everything that
-//! belongs to it. [`df11`] makes a DFloat11 directory of one and gives the plain weights back.
+//! belongs to it. [`df11`] makes a DFloat11 directory of one and gives the plain weights back;
+//! [`ecq`] codes the weights of quantised models without loss, and gives the original files back.
 
 pub mod df11;
+pub mod ecq;
 mod output;
-mod repository;
+pub(crate) mod repository;
 
 pub use output::OutputDirectory;
 pub use repository::{Repository, components, is_pipeline};
@@ -14,7 +16,7 @@ pub use repository::{Repository, components, is_pipeline};
 pub type Progress<'a> = &'a (dyn Fn(u64) + Sync);
 
 /// Bytes of a tensor that are read or written at a time.
-const PIECE_LEN: usize = 1 << 18;
+pub(crate) const PIECE_LEN: usize = 1 << 18;
 
 /// Bytes of coded modules that are in memory at the same time, besides the largest of them.
-const MEMORY_LEN: u64 = 384 << 20;
+pub(crate) const MEMORY_LEN: u64 = 384 << 20;

@@ -70,7 +70,7 @@ impl OutputDirectory {
     }
 
     /// Copies a file to the same place in this directory; returns its bytes.
-    pub(super) fn copy(&self, root: &Path, relative: &Path) -> Result<u64, Error> {
+    pub(crate) fn copy(&self, root: &Path, relative: &Path) -> Result<u64, Error> {
         let to = self.place(relative)?;
         let from = root.join(relative);
         fs::copy(&from, &to).map_err(|error| cannot("copy", &from, error))

@@ -198,7 +198,7 @@ fn read_header(file: &File) -> Result<Vec<TensorInfo>, Error> {
 /// The safetensors files of a directory, and all other files in it and below, by their path from it on.
 ///
 /// An index of shards counts as neither: what is written has other files. Hidden files stay where they are.
-pub(super) fn list(directory: &Path) -> Result<(Vec<PathBuf>, Vec<PathBuf>), Error> {
+pub(crate) fn list(directory: &Path) -> Result<(Vec<PathBuf>, Vec<PathBuf>), Error> {
     let mut weights = Vec::new();
     let mut others = Vec::new();
     let mut open = vec![PathBuf::new()];

@@ -12,6 +12,7 @@ mod damaged;
 mod delta;
 mod df11;
 mod dictionary;
+mod ecq;
 mod folder;
 mod foreign;
 mod framed;

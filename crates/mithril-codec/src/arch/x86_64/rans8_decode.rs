@@ -22,6 +22,19 @@ impl Avx2 {
         // SAFETY: `self` exists only when `detect` saw the features.
         unsafe { decode(state, table, values, data, out) }
     }
+
+    /// Decodes streams to outputs of their own while a step cannot read past `data`; returns how many symbols of each
+    /// were decoded.
+    pub(crate) fn rans8_decode_apart<const N: usize>(
+        self,
+        state: &mut DecodeState<N>,
+        table: &DecodeTable,
+        data: &[u8],
+        outs: &mut [&mut [u8]; N],
+    ) -> usize {
+        // SAFETY: `self` exists only when `detect` saw the features.
+        unsafe { decode_apart(state, table, data, outs) }
+    }
 }
 
 /// Steps of `N` streams that certainly stay inside the data: a step reads at most 32 bytes of each stream.
@@ -60,6 +73,40 @@ fn decode<const N: usize>(
         lanes.save(state, stream);
     }
     done
+}
+
+#[target_feature(enable = "avx2,bmi1,bmi2,popcnt,lzcnt")]
+fn decode_apart<const N: usize>(
+    state: &mut DecodeState<N>,
+    table_of: &DecodeTable,
+    data: &[u8],
+    outs: &mut [&mut [u8]; N],
+) -> usize {
+    let tables = Tables::new(table_of);
+    let mut lanes: [Lanes; N] = std::array::from_fn(|stream| Lanes::load(state, stream));
+    let n_groups = outs.iter().map(|out| out.len() / LANES).min().unwrap_or(0);
+    let mut outs: [&mut [[u8; LANES]]; N] = outs.each_mut().map(|out| &mut out.as_chunks_mut().0[..n_groups]);
+    let mut done = 0;
+    loop {
+        let steps = safe_steps(state, data).min(n_groups - done);
+        if steps == 0 {
+            break;
+        }
+        let mut at = state.at;
+        for group in done..done + steps {
+            for ((lanes, at), out) in lanes.iter_mut().zip(&mut at).zip(&mut outs) {
+                // SAFETY: `safe_steps` allows this many steps from where the streams stood.
+                let symbols = unsafe { tables.step(lanes, at, data) };
+                store(&mut out[group], symbols);
+            }
+        }
+        state.at = at;
+        done += steps;
+    }
+    for (stream, lanes) in lanes.iter().enumerate() {
+        lanes.save(state, stream);
+    }
+    done * LANES
 }
 
 /// The states of 32 lanes as byte planes.

@@ -11,7 +11,7 @@ pub(crate) struct DecodeState<const N: usize> {
     pub(crate) planes: [[u8; 2 * LANES]; N],
     /// Next byte of each stream, as an offset into the data.
     pub(crate) at: [usize; N],
-    ends: [usize; N],
+    pub(crate) ends: [usize; N],
 }
 
 impl<const N: usize> DecodeState<N> {
@@ -38,19 +38,34 @@ impl<const N: usize> DecodeState<N> {
         Ok((Self { planes, at, ends }, end))
     }
 
+    /// The state of streams that lie anywhere in the data.
+    pub(crate) fn of_streams(
+        planes: [[u8; 2 * LANES]; N],
+        at: [usize; N],
+        ends: [usize; N],
+    ) -> Result<Self, CodecError> {
+        if planes.iter().any(|plane| plane[..LANES].contains(&0)) {
+            return Err(CodecError::corrupt("rANS8 state below its range"));
+        }
+        Ok(Self { planes, at, ends })
+    }
+
     /// The state as one of four streams, if it is.
     pub(crate) fn as_four(&mut self) -> Option<&mut DecodeState<4>> {
         (self as &mut dyn std::any::Any).downcast_mut()
     }
 
+    /// Whether every lane stands where encoding started.
+    pub(crate) fn is_at_rest(&self) -> bool {
+        let [rest_high, rest_low] = REST.to_be_bytes();
+        self.planes
+            .iter()
+            .all(|p| p[..LANES].iter().all(|&h| h == rest_high) && p[LANES..].iter().all(|&l| l == rest_low))
+    }
+
     /// After the last symbol every stream must be read to its end and every lane be at rest.
     pub(crate) fn finish(&self) -> Result<(), CodecError> {
-        let [rest_high, rest_low] = REST.to_be_bytes();
-        let at_rest = self
-            .planes
-            .iter()
-            .all(|p| p[..LANES].iter().all(|&h| h == rest_high) && p[LANES..].iter().all(|&l| l == rest_low));
-        if at_rest && self.at == self.ends {
+        if self.is_at_rest() && self.at == self.ends {
             Ok(())
         } else {
             Err(CodecError::corrupt("rANS8 streams do not end where the symbols do"))
@@ -75,6 +90,31 @@ pub(crate) fn decode_groups<const N: usize>(
     };
     for group in out[done..].chunks_exact_mut(N * LANES) {
         decode_group(state, table, values, data, group)?;
+    }
+    Ok(())
+}
+
+/// Decodes streams that each have an output of their own. The outputs have one length, a multiple of 32.
+///
+/// # Errors
+/// `Truncated` when a stream runs past the end of `data`.
+pub(crate) fn decode_apart<const N: usize>(
+    state: &mut DecodeState<N>,
+    table: &DecodeTable,
+    data: &[u8],
+    mut outs: [&mut [u8]; N],
+) -> Result<(), CodecError> {
+    let done = match crate::arch::avx2() {
+        Some(avx2) => avx2.rans8_decode_apart(state, table, data, &mut outs),
+        None => 0,
+    };
+    let values = std::array::from_fn(|symbol| u8::try_from(symbol).unwrap_or(0));
+    let mut group = [[0; LANES]; N];
+    for at in (done..outs.first().map_or(0, |out| out.len())).step_by(LANES) {
+        decode_group(state, table, &values, data, group.as_flattened_mut())?;
+        for (out, symbols) in outs.iter_mut().zip(&group) {
+            out[at..at + LANES].copy_from_slice(symbols);
+        }
     }
     Ok(())
 }

@@ -37,6 +37,11 @@ impl<'a, const N: usize> EncodeState<'a, N> {
         N * (2 * LANES + 4) + self.ends.iter().zip(self.at).map(|(end, at)| end - at).sum::<usize>()
     }
 
+    /// The states of a stream, then its bytes.
+    pub(crate) fn states_and_stream(&self, stream: usize) -> Vec<u8> {
+        [&self.planes[stream][..], &self.room[self.at[stream]..self.ends[stream]]].concat()
+    }
+
     /// Writes states, stream lengths and streams to the front of `out`; returns the number of bytes.
     pub(crate) fn write(&self, out: &mut [u8]) -> usize {
         let mut len = 0;

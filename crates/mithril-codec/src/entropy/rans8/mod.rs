@@ -21,7 +21,7 @@ mod encode;
 mod frequencies;
 mod window;
 
-pub(crate) use decode::{DecodeState, decode_groups};
+pub(crate) use decode::{DecodeState, decode_apart, decode_groups};
 pub(crate) use encode::{EncodeState, encode_groups};
 pub use frequencies::Frequencies;
 pub(crate) use frequencies::{DecodeTable, EncodeTable};

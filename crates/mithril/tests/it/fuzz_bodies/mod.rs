@@ -6,12 +6,14 @@ mod container;
 mod delta;
 mod df11;
 mod dictionary;
+mod ecq;
 mod foreign;
 
 pub use container::read_container;
 pub use delta::apply_delta;
 pub use df11::df11_decode;
 pub use dictionary::dictionary_load;
+pub use ecq::{ecq_decode, gguf_blocks};
 pub use foreign::{archive, read_gguf, read_pt, read_safetensors};
 
 use mithril::block::{Scratch, Shared, decode_block};
@@ -38,6 +40,8 @@ pub const BODIES: &[(&str, Body)] = &[
     ("df11_decode", df11_decode),
     ("apply_delta", apply_delta),
     ("dictionary_load", dictionary_load),
+    ("ecq_decode", ecq_decode),
+    ("gguf_blocks", gguf_blocks),
 ];
 
 /// Raw bytes that a frame may decode to here: fuzzing wants many small inputs.

@@ -1,0 +1,237 @@
+//! Levels at equal distances, and the codes that name them.
+
+use crate::ecq::Escape;
+use crate::entropy::log2_65536ths;
+use crate::entropy::rans8::Frequencies;
+
+/// A family of levels: how a code becomes a multiple of the step.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Grid {
+    /// Sixteen levels from -8 to 7 steps, zero among them: for few bits.
+    Zero4,
+    /// A sign and sixteen magnitudes of half steps, no zero.
+    Halves5,
+    /// A sign and 32 magnitudes of half steps; pairs of magnitudes share a symbol.
+    Halves6,
+    /// 256 levels from -128 to 127 steps; sixteen share a symbol.
+    Zero8,
+}
+
+/// A quantised matrix.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Quantised {
+    /// Which levels.
+    pub grid: Grid,
+    /// What levels are multiplied by.
+    pub scale: f32,
+    /// The level of each code.
+    pub levels: Vec<i8>,
+    /// The code of each weight.
+    pub codes: Vec<u8>,
+    /// Weights beyond all levels, which are kept.
+    pub escapes: Vec<Escape>,
+    /// Sum of squared errors.
+    pub squared_error: f64,
+    /// Sum of squares of the weights.
+    pub energy: f64,
+    /// Bits that codes and escapes take, up to the overhead of blocks.
+    pub bits: f64,
+}
+
+impl Grid {
+    /// All of them, those with fewer bits first.
+    pub const ALL: [Self; 4] = [Self::Zero4, Self::Halves5, Self::Halves6, Self::Zero8];
+
+    /// Bits of a code.
+    pub const fn bits(self) -> u8 {
+        match self {
+            Self::Zero4 => 4,
+            Self::Halves5 => 5,
+            Self::Halves6 => 6,
+            Self::Zero8 => 8,
+        }
+    }
+
+    /// Units of a level in a step: levels are whole numbers of eight bits, and the farthest must fit.
+    const fn units(self) -> f32 {
+        match self {
+            Self::Zero4 => 15.0,
+            Self::Halves5 => 8.0,
+            Self::Halves6 => 4.0,
+            Self::Zero8 => 1.0,
+        }
+    }
+
+    /// The code of a weight in steps, and whether it is beyond the last level.
+    #[inline]
+    #[expect(clippy::cast_possible_truncation, reason = "a cast of floats saturates, and codes are clamped")]
+    fn code(self, x: f32) -> (u8, bool) {
+        match self {
+            Self::Zero4 => {
+                let q = x.round_ties_even();
+                ((q.clamp(-8.0, 7.0) + 8.0) as u8, !(-8.5..=7.5).contains(&x))
+            }
+            Self::Zero8 => {
+                let q = x.round_ties_even();
+                ((q.clamp(-128.0, 127.0) + 128.0) as u8, !(-128.5..=127.5).contains(&x))
+            }
+            Self::Halves5 | Self::Halves6 => {
+                let most = if matches!(self, Self::Halves5) { 15.0f32 } else { 31.0 };
+                let magnitude = x.abs().min(most) as u8;
+                (magnitude << 1 | u8::from(x < 0.0), x.abs() > most + 1.0)
+            }
+        }
+    }
+
+    /// The middle of a code's interval, in steps.
+    fn middle(self, code: u8) -> f32 {
+        match self {
+            Self::Zero4 => f32::from(code) - 8.0,
+            Self::Zero8 => f32::from(code) - 128.0,
+            Self::Halves5 | Self::Halves6 => {
+                let magnitude = f32::from(code >> 1) + 0.5;
+                if code & 1 == 1 { -magnitude } else { magnitude }
+            }
+        }
+    }
+
+    /// Levels as whole units: means of the weights of each code, or middles where there are none.
+    #[expect(clippy::cast_possible_truncation, reason = "levels are clamped to eight bits")]
+    fn levels(self, sums: &[f64], counts: &[u64]) -> Vec<i8> {
+        let level = |code: u8| {
+            let at = usize::from(code);
+            let mean = if counts[at] > 0 { (sums[at] / counts[at] as f64) as f32 } else { self.middle(code) };
+            // Means of few weights wander; they never leave their interval.
+            let mean = mean.clamp(self.middle(code) - 0.5, self.middle(code) + 0.5);
+            (mean * self.units()).round_ties_even().clamp(-127.0, 127.0) as i8
+        };
+        (0..1u16 << self.bits()).map(|code| level(u8::try_from(code).unwrap_or(0))).collect()
+    }
+}
+
+/// Quantises the rows of a matrix with this step. A step of zero, and weights that are no numbers, are for the caller to
+/// keep out.
+///
+/// # Panics
+/// When the weights are no whole rows.
+pub fn quantize(grid: Grid, step: f32, columns: usize, weights: &[f32]) -> Quantised {
+    assert!(columns > 0 && weights.len().is_multiple_of(columns), "whole rows");
+    let n_codes = 1 << grid.bits();
+    let (mut sums, mut counts) = (vec![0f64; n_codes], vec![0u64; n_codes]);
+    let mut codes = Vec::with_capacity(weights.len());
+    let mut escapes = Vec::new();
+    let reciprocal = 1.0 / step;
+    for (at, &weight) in weights.iter().enumerate() {
+        let x = weight * reciprocal;
+        let (code, is_beyond) = grid.code(x);
+        codes.push(code);
+        if is_beyond {
+            escapes.push(Escape { row: at / columns, column: at % columns, value: weight });
+        } else {
+            sums[usize::from(code)] += f64::from(x);
+            counts[usize::from(code)] += 1;
+        }
+    }
+    let levels = grid.levels(&sums, &counts);
+    let scale = step / grid.units();
+    let (mut squared_error, mut energy) = (0f64, 0f64);
+    for (row, codes) in weights.chunks_exact(columns).zip(codes.chunks_exact(columns)) {
+        // Partial sums in single precision are exact enough for a row, and fast.
+        let (mut row_error, mut row_energy) = (0f32, 0f32);
+        for (&weight, &code) in row.iter().zip(codes) {
+            let error = weight - scale * f32::from(levels[usize::from(code)]);
+            row_error += error * error;
+            row_energy += weight * weight;
+        }
+        squared_error += f64::from(row_error);
+        energy += f64::from(row_energy);
+    }
+    for escape in &escapes {
+        let code = codes[escape.row * columns + escape.column];
+        let error = escape.value - scale * f32::from(levels[usize::from(code)]);
+        squared_error -= f64::from(error * error);
+    }
+    let bits = coded_bits(grid, &codes) + 64.0 * escapes.len() as f64;
+    Quantised { grid, scale, levels, codes, escapes, squared_error: squared_error.max(0.0), energy, bits }
+}
+
+/// Bits of codes with the frequencies that they would get.
+fn coded_bits(grid: Grid, codes: &[u8]) -> f64 {
+    let low_bits = grid.bits() - 4;
+    let mut counts = [0u32; 16];
+    codes.iter().for_each(|&code| counts[usize::from(code >> low_bits)] += 1);
+    let frequencies = Frequencies::from_counts(&counts);
+    let bits = |(&count, &freq): (&u32, &u8)| {
+        f64::from(count) * (8.0 - log2_65536ths(u64::from(freq.max(1))) as f64 / 65536.0)
+    };
+    let symbols: f64 = counts.iter().zip(frequencies.bytes()).map(bits).sum();
+    symbols + f64::from(low_bits) * codes.len() as f64
+}
+
+impl Quantised {
+    /// The weights that the codes stand for.
+    pub fn decode(&self, columns: usize) -> Vec<f32> {
+        let level = |&code: &u8| self.scale * f32::from(self.levels[usize::from(code)]);
+        let mut weights: Vec<f32> = self.codes.iter().map(level).collect();
+        for escape in &self.escapes {
+            weights[escape.row * columns + escape.column] = escape.value;
+        }
+        weights
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A bell of standard deviation one, from a fixed seed.
+    fn bell(n: usize) -> Vec<f32> {
+        let mut state = 88_172_645_463_325_252u64;
+        let mut uniform = move || {
+            state ^= state << 13;
+            state ^= state >> 7;
+            state ^= state << 17;
+            (state >> 40) as f32 / (1 << 24) as f32
+        };
+        (0..n).map(|_| (0..12).map(|_| uniform()).sum::<f32>() - 6.0).collect()
+    }
+
+    #[test]
+    fn error_and_bits_are_those_of_theory() {
+        // Entropy-coded uniform quantisation of a bell: 6.02 dB for a bit, less 1.53.
+        let weights = bell(1 << 18);
+        for (grid, step) in
+            [(Grid::Zero4, 0.6), (Grid::Halves5, 0.33), (Grid::Halves6, 0.2), (Grid::Zero8, 0.05)]
+        {
+            let quantised = quantize(grid, step, 1024, &weights);
+            let snr = 10.0 * (quantised.energy / quantised.squared_error).log10();
+            let bits = quantised.bits / weights.len() as f64;
+            let ideal = (snr + 1.53) / 6.02;
+            assert!((ideal - 0.02..ideal + 0.1).contains(&bits), "{grid:?}: {bits} bits for {snr} dB");
+        }
+    }
+
+    #[test]
+    fn decoded_weights_have_the_error_that_is_told() {
+        let mut weights = bell(4096);
+        weights[17] = 1e6;
+        weights[99] = -30.0;
+        for grid in Grid::ALL {
+            let quantised = quantize(grid, 0.4, 64, &weights);
+            let decoded = quantised.decode(64);
+            let error: f64 = weights.iter().zip(&decoded).map(|(a, b)| f64::from(a - b).powi(2)).sum();
+            assert!((error / quantised.squared_error - 1.0).abs() < 1e-3, "{grid:?}");
+            assert_eq!(decoded[17], 1e6, "weights beyond all levels are kept");
+        }
+    }
+
+    #[test]
+    fn zeros_and_constants_are_quantised() {
+        for grid in Grid::ALL {
+            let zeros = quantize(grid, 1.0, 64, &[0.0; 256]);
+            assert!(zeros.squared_error <= 256.0 * 0.25 + 1e-6 && zeros.escapes.is_empty(), "{grid:?}");
+            let constant = quantize(grid, 0.5, 64, &[1.25; 256]);
+            assert!(constant.squared_error < 1.0, "{grid:?}: means make constants nearly exact");
+        }
+    }
+}

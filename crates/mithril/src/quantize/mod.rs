@@ -1,0 +1,67 @@
+//! Quantising a model for entropy coding: lossy, only when asked for, and always with its error.
+//!
+//! A target for the whole model, a size or an error, is met by one number: the step of every tensor in units of its own
+//! standard deviation. Steps in that proportion make all relative errors equal, which is what water-filling gives for the
+//! mean relative error. Sensitivities, or second moments of the inputs of each layer, shift it.
+//!
+//! ```no_run
+//! use mithril::convert::{OutputDirectory, Repository};
+//! use mithril::quantize::{QuantizeOptions, Target, quantize};
+//! use std::path::Path;
+//! let repository = Repository::open(Path::new("model"))?;
+//! let output = OutputDirectory::create(Path::new("model-ecq"), false)?;
+//! let report = quantize(&repository, output, &QuantizeOptions::new(Target::BitsPerWeight(3.75)), &|_| ())?;
+//! println!("{:.2} dB at {:.3} bits", report.snr_db, report.bits_per_weight);
+//! # Ok::<(), mithril::Error>(())
+//! ```
+
+mod allocate;
+mod dequantize;
+mod report;
+mod weights;
+mod write;
+
+pub use dequantize::{DequantizeSummary, dequantize};
+pub use mithril_codec::quantize::Grid;
+pub use mithril_codec::quantize::reference::Reference;
+pub use report::{QuantizeReport, ReferenceReport, TensorOutcome, TensorReport};
+pub use write::quantize;
+
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+
+/// What the whole model shall come to.
+#[derive(Debug, Clone, Copy, PartialEq)]
+#[non_exhaustive]
+pub enum Target {
+    /// Bits per quantised weight, everything included.
+    BitsPerWeight(f64),
+    /// Decibels of weights over error: ten times the logarithm of one over the mean relative squared error.
+    SnrDb(f64),
+    /// The error of a format of MLX on the same weights.
+    Like(Reference),
+}
+
+/// How a model is quantised.
+#[derive(Debug, Clone)]
+#[non_exhaustive]
+pub struct QuantizeOptions {
+    /// What to reach.
+    pub target: Target,
+    /// Tensors whose name contains one of these stay as they are.
+    pub keep: Vec<String>,
+    /// How much the error of a tensor counts, by name; 1 where none is given.
+    pub sensitivities: BTreeMap<String, f64>,
+    /// A safetensors file with the mean square of every input of a layer, under the name of its weight.
+    pub calibration: Option<PathBuf>,
+    /// Threads; 0 is one per core. The bytes do not depend on it.
+    pub threads: usize,
+}
+
+impl QuantizeOptions {
+    /// The defaults for a target.
+    #[must_use]
+    pub fn new(target: Target) -> Self {
+        Self { target, keep: Vec::new(), sensitivities: BTreeMap::new(), calibration: None, threads: 0 }
+    }
+}

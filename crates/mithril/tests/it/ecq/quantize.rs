@@ -1,0 +1,148 @@
+//! Quantising meets its target, and tells the truth about its error.
+
+use super::{Numbers, safetensors_of};
+use crate::folder::Folder;
+use mithril::convert::ecq::EcqFile;
+use mithril::convert::{OutputDirectory, Repository};
+use mithril::quantize::{
+    QuantizeOptions, QuantizeReport, Reference, Target, TensorOutcome, dequantize, quantize,
+};
+use mithril::{Error, safetensors};
+use std::collections::BTreeMap;
+
+/// Weights like those of a layer: a bell, with a few outliers.
+fn weights(seed: u64, n: usize, scale: f32) -> Vec<f32> {
+    let mut numbers = Numbers::new(seed);
+    let mut one = || {
+        let sum: f32 = (0..8).map(|_| numbers.next(1 << 16) as f32 / 65536.0 - 0.5).sum();
+        if numbers.next(5000) == 0 { 9.0 * scale * sum } else { scale * sum }
+    };
+    (0..n).map(|_| one()).collect()
+}
+
+fn bytes(weights: &[f32]) -> Vec<u8> {
+    weights.iter().flat_map(|weight| weight.to_le_bytes()).collect()
+}
+
+fn model(folder: &Folder) -> BTreeMap<&'static str, Vec<f32>> {
+    let tensors = BTreeMap::from([
+        ("a.weight", weights(1, 256 * 384, 0.02)),
+        ("b.weight", weights(2, 96 * 512, 0.4)),
+        ("conv", weights(3, 64 * 100, 1.0)),
+        ("norm.weight", vec![1.0; 512]),
+    ]);
+    let shapes = [vec![256, 384], vec![96, 512], vec![64, 4, 5, 5], vec![512]];
+    let list: Vec<_> = tensors
+        .iter()
+        .zip(shapes)
+        .map(|((name, weights), shape)| ((*name).to_owned(), "F32", shape, bytes(weights)))
+        .collect();
+    folder.write("model/model.safetensors", &safetensors_of(&list));
+    folder.write("model/config.json", b"{}");
+    tensors
+}
+
+fn run(folder: &Folder, out: &str, options: &QuantizeOptions) -> Result<QuantizeReport, Error> {
+    let repository = Repository::open(&folder.join("model"))?;
+    quantize(&repository, OutputDirectory::create(&folder.join(out), false)?, options, &|_| ())
+}
+
+#[test]
+fn the_error_is_in_the_header_and_true() {
+    let folder = Folder::new("quantize-error");
+    let tensors = model(&folder);
+    let report = run(&folder, "out", &QuantizeOptions::new(Target::SnrDb(20.0))).unwrap();
+    assert!((19.8..20.4).contains(&report.snr_db), "{} dB", report.snr_db);
+    let file = EcqFile::open(&folder.join("out/model.safetensors")).unwrap().unwrap();
+    let block: serde_json::Value = serde_json::from_str(&file.metadata()["quantization"]).unwrap();
+    assert_eq!((&block["type"], &block["lossy"]), (&"entropy_coded".into(), &true.into()));
+    assert!((block["snr_db"].as_f64().unwrap() - report.snr_db).abs() < 1e-3);
+    dequantize(&folder.join("out"), OutputDirectory::create(&folder.join("back"), false).unwrap(), &|_| ())
+        .unwrap();
+    let back = std::fs::read(folder.join("back/model.safetensors")).unwrap();
+    let read = safetensors::tensors(&back, back.len() as u64).unwrap();
+    assert_eq!(read.len(), 4);
+    for tensor in &read {
+        let decoded = &back[tensor.bytes.start as usize..tensor.bytes.end as usize];
+        let original = &tensors[tensor.name.as_str()];
+        let decoded = decoded.as_chunks().0.iter().map(|bytes| f32::from_le_bytes(*bytes));
+        let (mut error, mut energy) = (0f64, 0f64);
+        for (was, is) in original.iter().zip(decoded) {
+            error += f64::from(was - is).powi(2);
+            energy += f64::from(*was).powi(2);
+        }
+        let Some(told) = report.tensors.iter().find(|report| report.name == tensor.name) else {
+            assert_eq!(error, 0.0, "`{}` stays as it was", tensor.name);
+            continue;
+        };
+        let TensorOutcome::Quantised { snr_db, .. } = told.outcome else { panic!("{told:?}") };
+        let measured = -10.0 * (error / energy).log10();
+        assert!((measured - snr_db).abs() < 0.01, "`{}`: {measured} dB, told {snr_db}", tensor.name);
+    }
+}
+
+#[test]
+fn targets_of_size_and_of_other_formats_are_met() {
+    let folder = Folder::new("quantize-targets");
+    model(&folder);
+    for bits in [1.6, 2.7, 3.75, 5.0, 7.0] {
+        let report =
+            run(&folder, &format!("bits{bits}"), &QuantizeOptions::new(Target::BitsPerWeight(bits))).unwrap();
+        assert!(
+            (bits - 0.12..bits + 0.05).contains(&report.bits_per_weight),
+            "{bits}: {}",
+            report.bits_per_weight
+        );
+    }
+    let like = Reference::from_name("affine4-g64").unwrap();
+    let report = run(&folder, "like", &QuantizeOptions::new(Target::Like(like))).unwrap();
+    let reference = report.references.iter().find(|reference| reference.name == "affine4-g64").unwrap();
+    assert!((report.snr_db - reference.snr_db).abs() < 0.3, "{} and {}", report.snr_db, reference.snr_db);
+    assert!(report.bits_per_weight < 4.0, "{} bits", report.bits_per_weight);
+}
+
+#[test]
+fn what_cannot_be_quantised_stays_and_is_named() {
+    let folder = Folder::new("quantize-kept");
+    let mut broken = weights(4, 64 * 128, 1.0);
+    broken[5000] = f32::NAN;
+    let list = [
+        ("broken.weight".to_owned(), "F32", vec![64, 128], bytes(&broken)),
+        ("zero.weight".to_owned(), "F32", vec![64, 128], vec![0; 64 * 128 * 4]),
+        ("good.weight".to_owned(), "F32", vec![256, 128], bytes(&weights(5, 256 * 128, 1.0))),
+        ("embed.weight".to_owned(), "F32", vec![64, 128], bytes(&weights(6, 64 * 128, 1.0))),
+        ("column".to_owned(), "F32", vec![8192, 1], bytes(&weights(7, 8192, 1.0))),
+    ];
+    folder.write("model/model.safetensors", &safetensors_of(&list));
+    let mut options = QuantizeOptions::new(Target::BitsPerWeight(3.0));
+    options.keep.push("embed".to_owned());
+    let report = run(&folder, "out", &options).unwrap();
+    let file = EcqFile::open(&folder.join("out/model.safetensors")).unwrap().unwrap();
+    assert_eq!(file.matrices().collect::<Vec<_>>(), ["good"]);
+    for (name, _, _, bytes) in list.iter().filter(|(name, ..)| name != "good.weight") {
+        assert!(file.read(name).unwrap() == *bytes, "`{name}` changed");
+    }
+    assert_eq!(report.n_copied, 4);
+    options.sensitivities.insert("good.weight".to_owned(), f64::NAN);
+    assert!(run(&folder, "out2", &options).is_err());
+    for target in [Target::BitsPerWeight(0.0), Target::BitsPerWeight(f64::NAN), Target::SnrDb(400.0)] {
+        assert!(run(&folder, "out2", &QuantizeOptions::new(target)).is_err(), "{target:?}");
+    }
+    assert!(!folder.join("out2").exists());
+}
+
+#[test]
+fn sensitive_tensors_get_more_bits() {
+    let folder = Folder::new("quantize-sensitive");
+    model(&folder);
+    let mut options = QuantizeOptions::new(Target::BitsPerWeight(3.5));
+    options.sensitivities.insert("b.weight".to_owned(), 16.0);
+    let report = run(&folder, "out", &options).unwrap();
+    let bits = |name: &str| {
+        let tensor = report.tensors.iter().find(|tensor| tensor.name == name).unwrap();
+        let TensorOutcome::Quantised { bits_per_weight, .. } = tensor.outcome else { panic!("{tensor:?}") };
+        bits_per_weight
+    };
+    // A factor of 16 in the error is two bits.
+    assert!((1.7..2.3).contains(&(bits("b.weight") - bits("a.weight"))), "{report:?}");
+}
