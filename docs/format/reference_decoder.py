@@ -539,7 +539,8 @@ class Fields:
         else:
             defined = layout in ((2, 7), (2, 10)) and self.dead == 0
         defined = defined and n % 32 == 0 and self.joint == 0
-        defined = defined and self.raw_sign and not self.flip
+        defined = defined and (self.sign or layout == (2, 10))
+        defined = defined and not self.coded_sign and not self.flip
         require(defined, "PACKED is not defined here")
 
     def groups(self) -> list[Group]:
@@ -635,14 +636,19 @@ def decode_symbols(
 ) -> tuple[Sequence[int], Sequence[int]]:
     """The plane, and the element that each position of an escape stands for."""
     coder = r.u8()
-    if coder > 5:
+    if coder > 7 or coder == 6:
         raise Unsupported(f"coder {coder} of symbols")
-    if coder in (0, 1, 3):
+    if coder in (0, 1, 3, 7):
         if coder == 0:
             plane = bytes([r.u8()]) * n
         elif coder == 1:
             table8 = Rans8Table(r.u8(), r.take(16))
             plane = decode_rans8(r, read_n_streams(r), n, lambda _: table8)
+        elif coder == 7:
+            values = r.take(16)
+            table8 = Rans8Table(0, r.take(16))
+            symbols = decode_rans8(r, read_n_streams(r), n, lambda _: table8)
+            plane = bytes(values[symbol] for symbol in symbols)
         else:
             table12 = Rans12Table(r)
             plane = decode_rans12(Reader(r.take(r.u32())), n, lambda _: table12)

@@ -250,6 +250,8 @@ fn frame(name: &str, raw: &[u8]) -> Option<Frame> {
         "f16_rans8_four_streams" => {
             Frame::new(Dtype::F16, fields(Dtype::F16)?, &[2, 0b1_0101]).with_shape(&[128, 128])
         }
+        "f16_listed_four_streams" => Frame::new(Dtype::F16, listed(), &[2, 0b1_0001, 10]),
+        "f16_listed_one_stream" => Frame::new(Dtype::F16, listed(), &[2, 1, 10]),
         "f16_joint_dead" => {
             let recipe = FieldRecipe { joint: 2, ..field_recipe(Dtype::F16)? };
             Frame::new(Dtype::F16, Recipe::Fields(recipe), &[2, 0b101, 10, 2, 1])
@@ -373,6 +375,12 @@ fn field_recipe(dtype: Dtype) -> Option<FieldRecipe> {
 
 fn fields(dtype: Dtype) -> Option<Recipe> {
     Some(Recipe::Fields(field_recipe(dtype)?))
+}
+
+/// Half floats whose sign is part of the top field.
+fn listed() -> Recipe {
+    let layout = Layout { width: 2, mantissa: 10, sign: false, flip: false };
+    Recipe::Fields(FieldRecipe { layout, joint: 0, base: 0, coder: SymbolCoder::Rans8Listed })
 }
 
 /// bf16 with two mantissa bits beside the exponent: ten bits, of which a plane holds those from 300 on.

@@ -204,6 +204,12 @@ pub(crate) fn frames() -> Result<Vec<Rejected>, Box<dyn std::error::Error>> {
         ("fields_do_not_fit_the_element", corrupt, vec![2, 0b101, 23, 0, 16, 0, 0]),
         ("fields_packed_broken_vector", corrupt, fields(0b1_0110, &[0, 127, 0, 0, 0, 0])),
         ("symbol_coder_6", unsupported, fields(0b110, &[6, 127, 0, 0, 0, 0])),
+        ("symbol_coder_8", unsupported, fields(0b110, &[8, 127, 0, 0, 0, 0])),
+        (
+            "packed_bf16_without_sign",
+            corrupt,
+            [&[2, 0b1_0001, 7, 0, 0, 0, 0], &[0; 32][..], &[0, 127, 0, 0, 0, 0]].concat(),
+        ),
         ("shared_symbols_without_tables", corrupt, fields(0b110, &[2, 1, 0, 0, 0, 0])),
         ("coded_signs_without_tables", corrupt, vec![2, 0b10_0110, 23, 0, 23, 0, 0, 0, 127, 0, 0, 0, 0]),
         ("escape_behind_the_last_element", corrupt, fields(0b110, &[0, 127, 1, 0, 0, 0, 16, 0, 127])),

@@ -12,7 +12,7 @@
 pub(crate) const LANES: usize = 64;
 
 /// Bytes of which every lane takes one word.
-const ROUND_LEN: usize = 4 * LANES;
+pub(crate) const ROUND_LEN: usize = 4 * LANES;
 
 /// Multiplier of a lane's step.
 const STEP: u32 = 0x9E37_79B1;
@@ -59,6 +59,15 @@ impl Checksummer {
         let (whole, tail) = bytes.as_chunks::<ROUND_LEN>();
         step_rounds(&mut self.lanes, whole);
         self.pending[..tail.len()].copy_from_slice(tail);
+    }
+
+    /// Takes whole rounds behind whole rounds. Inlined into kernels, which have the bytes at hand.
+    #[inline(always)]
+    #[cfg_attr(not(target_arch = "x86_64"), expect(dead_code, reason = "for kernels"))]
+    pub(crate) fn take_rounds(&mut self, rounds: &[[u8; ROUND_LEN]]) {
+        debug_assert!(self.n_pending() == 0, "a round is begun");
+        step_lanes(&mut self.lanes, rounds);
+        self.len += (rounds.len() * ROUND_LEN) as u64;
     }
 
     /// The checksum of everything taken so far.

@@ -24,6 +24,7 @@ pub(crate) mod symbols {
     pub(crate) const RANS12: u8 = 3;
     pub(crate) const RANS12_SHARED: u8 = 4;
     pub(crate) const RANS8_CLASSED: u8 = 5;
+    pub(crate) const RANS8_LISTED: u8 = 7;
 }
 
 /// Coders of byte streams.
@@ -63,8 +64,9 @@ mod tests {
             symbols::RANS12,
             symbols::RANS12_SHARED,
             symbols::RANS8_CLASSED,
+            symbols::RANS8_LISTED,
         ];
-        assert_eq!(symbols, [0, 1, 2, 3, 4, 5]);
+        assert_eq!(symbols, [0, 1, 2, 3, 4, 5, 7]);
         let streams = [
             stream::STORED,
             stream::CONSTANT,

@@ -37,6 +37,9 @@ pub mod transform;
 #[cfg(feature = "fuzzing")]
 #[doc(hidden)]
 pub use arch::without_kernels;
+#[cfg(any(test, feature = "fuzzing"))]
+#[doc(hidden)]
+pub use arch::{Kernels, with_kernels};
 pub use checksum::{Checksummer, checksum};
 pub use contexts::{Contexts, MAX_CLASSES, MAX_LISTED};
 pub use dtype::Dtype;

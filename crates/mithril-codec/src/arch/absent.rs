@@ -1,9 +1,9 @@
 //! What stands in for AVX2 where there is none: a proof that cannot be had, so that its kernels are never reached.
 
 use crate::checksum::LANES as SUM_LANES;
-use crate::entropy::rans8::{DecodeState, DecodeTable, EncodeState, EncodeTable, Window};
+use crate::entropy::rans8::{DecodeState, DecodeTable, EncodeState, EncodeTable, Symbols, Window};
 use crate::entropy::rans12;
-use crate::transform::fields::FieldSplit;
+use crate::transform::fields::{FieldSplit, Finish};
 
 /// No value of this type exists.
 #[derive(Debug, Clone, Copy)]
@@ -61,12 +61,13 @@ impl Avx2 {
     pub(crate) fn rans8_decode_join(
         self,
         _: &FieldSplit,
-        _: u8,
+        _: &[u8; 16],
         _: &DecodeTable,
         _: &mut DecodeState<4>,
         _: &[u8],
         _: &[u8],
         _: &mut [u8],
+        _: &mut Finish<'_>,
     ) -> usize {
         match self {}
     }
@@ -111,6 +112,10 @@ impl Avx2 {
     }
 
     pub(crate) fn map_window(self, _: &Window, _: &mut [u8], _: u32, _: &mut Vec<u32>) -> usize {
+        match self {}
+    }
+
+    pub(crate) fn map_listed(self, _: &Symbols, _: &mut [u8], _: &mut Vec<u32>) -> usize {
         match self {}
     }
 

@@ -14,11 +14,10 @@ pub(crate) use x86_64::{Avx2, Columns};
 /// Proof that AVX2 may be used, if it may. Asked once per block, never inside a loop.
 #[cfg(target_arch = "x86_64")]
 pub(crate) fn avx2() -> Option<Avx2> {
-    #[cfg(feature = "fuzzing")]
-    if switch::is_off() {
-        return None;
-    }
-    if cfg!(feature = "scalar-only") { None } else { Avx2::detect() }
+    let kernels = if cfg!(feature = "scalar-only") { None } else { Avx2::detect() };
+    #[cfg(any(test, feature = "fuzzing"))]
+    let kernels = kernels.and_then(switch::apply);
+    kernels
 }
 
 #[cfg(not(target_arch = "x86_64"))]
@@ -27,31 +26,53 @@ mod absent;
 #[cfg(not(target_arch = "x86_64"))]
 pub(crate) use absent::{Avx2, Columns, avx2};
 
+/// Which kernels run.
+#[cfg(any(test, feature = "fuzzing"))]
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Kernels {
+    /// The widest that the CPU has.
+    All,
+    /// None wider than AVX2.
+    Avx2,
+    /// The scalar definitions.
+    None,
+}
+
 /// Switches kernels off for one thread, so that one program can compare them with their definitions.
-#[cfg(all(feature = "fuzzing", target_arch = "x86_64"))]
+#[cfg(any(test, feature = "fuzzing"))]
 mod switch {
+    use super::Kernels;
     use std::cell::Cell;
 
     thread_local! {
-        static OFF: Cell<bool> = const { Cell::new(false) };
+        static CHOSEN: Cell<Kernels> = const { Cell::new(Kernels::All) };
     }
 
-    pub(super) fn is_off() -> bool {
-        OFF.get()
+    #[cfg(target_arch = "x86_64")]
+    pub(super) fn apply(avx2: super::Avx2) -> Option<super::Avx2> {
+        match CHOSEN.get() {
+            Kernels::All => Some(avx2),
+            Kernels::Avx2 => Some(avx2.narrow()),
+            Kernels::None => None,
+        }
     }
 
-    pub(super) fn set_off(off: bool) {
-        OFF.set(off);
+    pub(super) fn set(kernels: Kernels) {
+        CHOSEN.set(kernels);
     }
+}
+
+/// Runs with these kernels on this thread.
+#[cfg(any(test, feature = "fuzzing"))]
+pub fn with_kernels<T>(kernels: Kernels, work: impl FnOnce() -> T) -> T {
+    switch::set(kernels);
+    let result = work();
+    switch::set(Kernels::All);
+    result
 }
 
 /// Runs without kernels on this thread.
 #[cfg(feature = "fuzzing")]
 pub fn without_kernels<T>(work: impl FnOnce() -> T) -> T {
-    #[cfg(target_arch = "x86_64")]
-    switch::set_off(true);
-    let result = work();
-    #[cfg(target_arch = "x86_64")]
-    switch::set_off(false);
-    result
+    with_kernels(Kernels::None, work)
 }

@@ -9,6 +9,7 @@ use super::output::{DoesNotFit, Output};
 use super::{FieldRecipe, Place, Scratch, Shared, SymbolCoder, signs, symbols};
 use crate::CodecError;
 use crate::bytes::Cursor;
+use crate::checksum::Checksummer;
 use crate::entropy::stream::FOUR_STREAMS_FROM;
 use crate::forever::kind;
 use crate::transform::fields::{FieldSplit, Layout, Order, VECTOR, split_tiles};
@@ -82,8 +83,11 @@ pub(super) fn encode(
     };
     // What a reader refuses is not written.
     split.validate().map_err(|_| DoesNotFit)?;
+    if recipe.coder == SymbolCoder::Rans8Listed && (symbols.is_some() || split.top_bits() > 6) {
+        return Err(DoesNotFit);
+    }
     split.dead = dead_bits(&split, elements);
-    let fast = symbols.is_none() && recipe.coder == SymbolCoder::Rans8 && n >= FOUR_STREAMS_FROM;
+    let fast = symbols.is_none() && recipe.coder != SymbolCoder::Rans12 && n >= FOUR_STREAMS_FROM;
     if fast && split.is_fusable() && n.is_multiple_of(VECTOR) {
         split.order = Order::Packed;
     }
@@ -101,16 +105,19 @@ pub(super) fn encode(
     out.push(tail)
 }
 
-/// Decodes a block that is known to be of this kind. `rows` are given when they are not simply the next ones.
+/// Decodes a block that is known to be of this kind. `rows` are given when they are not simply the next ones. Returns
+/// whether `sum` has taken the decoded bytes.
+#[expect(clippy::too_many_arguments, reason = "a block, where it stands, and where it goes")]
 pub(super) fn decode(
     data: &[u8],
     len: usize,
     shared: &Shared,
     first_byte: u64,
     rows: Option<&[u32]>,
+    sum: Option<&mut Checksummer>,
     out: &mut [u8],
     scratch: &mut Scratch,
-) -> Result<(), CodecError> {
+) -> Result<bool, CodecError> {
     let mut cursor = Cursor::new(&data[..len], "bit fields");
     let split = read_header(&mut cursor)?;
     let width = usize::from(split.layout.width);
@@ -129,7 +136,18 @@ pub(super) fn decode(
         }
     };
     let after = &data[len - cursor.rest().len()..];
-    let used = symbols::decode(after, cursor.rest().len(), shared, rows, &split, rest, elements, scratch)?;
+    let mut sum = sum.filter(|_| split.raw_sign == split.layout.sign);
+    let (used, is_summed) = symbols::decode(
+        after,
+        cursor.rest().len(),
+        shared,
+        rows,
+        &split,
+        rest,
+        sum.as_deref_mut(),
+        elements,
+        scratch,
+    )?;
     cursor.take(used)?;
     if split.layout.sign && !split.raw_sign {
         let signs = shared.signs.as_ref().ok_or(CodecError::corrupt("coded signs without their tables"))?;
@@ -140,7 +158,12 @@ pub(super) fn decode(
         return Err(CodecError::corrupt("bytes behind the bit fields"));
     }
     tail.copy_from_slice(cursor.rest());
-    Ok(())
+    if let Some(sum) = sum
+        && is_summed
+    {
+        sum.update(tail);
+    }
+    Ok(is_summed)
 }
 
 fn write_header(split: &FieldSplit, out: &mut Output<'_>) -> Result<(), DoesNotFit> {

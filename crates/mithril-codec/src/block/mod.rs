@@ -21,6 +21,7 @@ pub use shared::{Shared, SharedSigns, SharedSymbols, SymbolTables};
 
 use crate::CodecError;
 use crate::bytes::Cursor;
+use crate::checksum::{Checksummer, checksum};
 use crate::forever::kind;
 use output::{DoesNotFit, Output};
 
@@ -49,6 +50,7 @@ pub struct Scratch {
     escapes: Vec<u32>,
     rows: Vec<u32>,
     coded: Vec<u8>,
+    patches: Vec<(u32, u16)>,
     base: Vec<u8>,
     delta: crate::delta::Scratch,
 }
@@ -147,14 +149,15 @@ pub fn decode_block(
     match cursor.u8()? {
         kind::STORED => {
             let raw = cursor.rest();
-            if raw.len() != out.len() {
-                return Err(CodecError::corrupt("stored block of another size"));
+            if raw.len() == out.len() {
+                out.copy_from_slice(raw);
+                Ok(())
+            } else {
+                Err(CodecError::corrupt("stored block of another size"))
             }
-            out.copy_from_slice(raw);
-            Ok(())
         }
         kind::CONSTANT => fill_constant(cursor.rest(), out),
-        kind::FIELDS => fields::decode(data, len, shared, first_byte, None, out, scratch),
+        kind::FIELDS => fields::decode(data, len, shared, first_byte, None, None, out, scratch).map(|_| ()),
         kind::PLANES => planes::decode(cursor, out, scratch),
         kind::PALETTE => palette::decode(cursor, out),
         kind::SPARSE => sparse::decode(cursor, out, scratch),
@@ -164,6 +167,31 @@ pub fn decode_block(
         kind::XOR => against_base::decode_xor(data, len, base, out, scratch),
         id => Err(CodecError::Unsupported { what: "block kind", id: u32::from(id) }),
     }
+}
+
+/// Decodes a block as [`decode_block`] does and returns the checksum of its raw bytes, which is taken on the way where
+/// that is faster.
+///
+/// # Errors
+/// As [`decode_block`].
+pub fn decode_block_and_sum(
+    data: &[u8],
+    len: usize,
+    shared: &Shared,
+    first_byte: u64,
+    base: Option<&[u8]>,
+    out: &mut [u8],
+    scratch: &mut Scratch,
+) -> Result<u64, CodecError> {
+    if len > 0 && data.len() >= len && data[0] == kind::FIELDS {
+        let mut sum = Checksummer::default();
+        if fields::decode(data, len, shared, first_byte, None, Some(&mut sum), out, scratch)? {
+            return Ok(sum.finish());
+        }
+    } else {
+        decode_block(data, len, shared, first_byte, base, out, scratch)?;
+    }
+    Ok(checksum(out))
 }
 
 /// Whether blocks of this kind can be decoded with their base only.
@@ -199,6 +227,54 @@ fn fill_constant(pattern: &[u8], out: &mut [u8]) -> Result<(), CodecError> {
 mod tests {
     use super::*;
     use crate::transform::fields::Layout;
+
+    /// Finite floats with exponents like those of weights, and some far from them.
+    fn floats(n: usize, layout: Layout) -> Vec<u8> {
+        let width = usize::from(layout.width);
+        let mut state = 3u64;
+        let mut bytes = Vec::with_capacity(n * width);
+        for i in 0..n {
+            state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+            let below = u64::from((state >> 40 | 1 << 9).trailing_zeros());
+            let exponent = if i % 97 == 5 { 1 } else { 14 - below };
+            let mantissa = state >> 20 & ((1 << layout.mantissa) - 1);
+            let sign = if layout.sign { state >> 63 } else { 0 };
+            let element = sign << (8 * width - 1) | exponent << layout.mantissa | mantissa;
+            bytes.extend(&element.to_le_bytes()[..width]);
+        }
+        bytes
+    }
+
+    #[test]
+    fn tiles_are_finished_and_summed_at_any_place_of_the_output() {
+        let halves_without_sign = Layout { width: 2, mantissa: 10, sign: false, flip: false };
+        let layouts = [(2, 7), (2, 10), (4, 23), (1, 3)].map(|(width, m)| Layout::float(width, m));
+        for layout in layouts.into_iter().chain([halves_without_sign]) {
+            let listed = layout == halves_without_sign;
+            let coder = if listed { SymbolCoder::Rans8Listed } else { SymbolCoder::Rans8 };
+            let recipe = Recipe::Fields(FieldRecipe { layout, joint: 0, base: 0, coder });
+            let source = floats(16_384 + 96, layout);
+            let (shared, mut scratch) = (Shared::default(), Scratch::new());
+            let mut coded = vec![0; source.len() + MAX_OVERHEAD];
+            let len = encode_block(&recipe, &shared, Place::default(), &source, &mut scratch, &mut coded);
+            assert_eq!(coded[0], kind::FIELDS);
+            // As in a frame, where kernels may look at what follows, and alone.
+            coded.truncate(len);
+            for slack in [0, 4096] {
+                coded.resize(len + slack, 0xee);
+                for at in (0..64).chain([100]) {
+                    let mut raw = vec![0x5a; source.len() + 200];
+                    let out = &mut raw[at..at + source.len()];
+                    let sum = decode_block_and_sum(&coded, len, &shared, 0, None, out, &mut scratch).unwrap();
+                    assert_eq!(sum, checksum(&source), "{layout:?} at {at}, {slack}");
+                    let (before, rest) = raw.split_at(at);
+                    let (decoded, after) = rest.split_at(source.len());
+                    assert!(decoded == source, "{layout:?} at {at}, {slack}");
+                    assert!(before.iter().chain(after).all(|&byte| byte == 0x5a), "{layout:?} at {at}");
+                }
+            }
+        }
+    }
 
     #[test]
     fn what_a_reader_refuses_is_stored_instead() {

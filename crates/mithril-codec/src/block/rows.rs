@@ -112,7 +112,7 @@ pub(super) fn decode(
             return Err(CodecError::corrupt("rows are not bit fields"));
         }
         inner.resize(members.len() * row_bytes, 0);
-        fields::decode(block, len, shared, 0, Some(&rows), &mut inner, scratch)?;
+        fields::decode(block, len, shared, 0, Some(&rows), None, &mut inner, scratch)?;
         for (&row, bytes) in members.iter().zip(inner.chunks_exact(row_bytes)) {
             out[row * row_bytes..][..row_bytes].copy_from_slice(bytes);
         }

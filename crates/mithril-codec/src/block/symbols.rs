@@ -3,6 +3,7 @@
 //! `[1] coder`, then
 //! * constant: `[1] index`;
 //! * rANS8: `[1] offset [16] frequencies [1] number of streams`, states, stream lengths, streams;
+//! * rANS8 with listed values: `[16] values [16] frequencies [1] number of streams`, then as above;
 //! * rANS8 with shared tables: the same from the number of streams on;
 //! * rANS8 with shared classes: `[1] number of streams`, then `[1] offset [16] frequencies` for every run of groups,
 //!   then as above;
@@ -17,14 +18,18 @@ use super::shared::{Shared, SharedSymbols, SymbolTables};
 use super::{Scratch, SymbolCoder};
 use crate::CodecError;
 use crate::bytes::Cursor;
+use crate::checksum::Checksummer;
 use crate::contexts::Buckets;
 use crate::entropy::rans8::{
-    DecodeState, DecodeTable, EncodeState, EncodeTable, Frequencies, Window, decode_groups, encode_groups,
+    DecodeState, DecodeTable, EncodeState, EncodeTable, Frequencies, ListedValues, Window, decode_groups,
+    encode_groups, values_from,
 };
 use crate::entropy::rans12;
 use crate::entropy::stream::FOUR_STREAMS_FROM;
-use crate::forever::symbols::{CONSTANT, RANS8, RANS8_CLASSED, RANS8_SHARED, RANS12, RANS12_SHARED};
-use crate::transform::fields::{FieldSplit, Order, TILE, join_tiles};
+use crate::forever::symbols::{
+    CONSTANT, RANS8, RANS8_CLASSED, RANS8_LISTED, RANS8_SHARED, RANS12, RANS12_SHARED,
+};
+use crate::transform::fields::{FieldSplit, Finish, Order, TILE, join_tiles};
 
 /// Symbols of a group of four rANS8 streams: planes are padded to whole groups.
 const GROUP: usize = 128;
@@ -92,6 +97,14 @@ pub(super) fn encode(
                 out.push(window.frequencies.bytes())?;
                 encode_rans8(RunsOf::One(&window), n, plane, next, room, escapes, out)?;
             }
+            SymbolCoder::Rans8Listed => {
+                let listed = ListedValues::choose_and_map(&mut plane[..n], escapes);
+                out.push(&[RANS8_LISTED])?;
+                out.push(&listed.values)?;
+                out.push(listed.frequencies.bytes())?;
+                let window = Window { offset: 0, frequencies: listed.frequencies };
+                encode_rans8(RunsOf::Mapped(&window), n, plane, next, room, escapes, out)?;
+            }
             SymbolCoder::Rans12 => {
                 let mut counts = [0; 256];
                 plane[..n].iter().for_each(|&index| counts[usize::from(index)] += 1);
@@ -145,6 +158,8 @@ fn overflowing(
 /// Which table each group of symbols has.
 enum RunsOf<'a> {
     One(&'a Window),
+    /// As `One`, of a plane that holds symbols already.
+    Mapped(&'a Window),
     /// One table per context, or one made for every run.
     Buckets(&'a Buckets<'a>, Option<&'a [Window]>),
 }
@@ -178,8 +193,9 @@ fn encode_rans8_streams<const N: usize>(
     let padded = n.next_multiple_of(group_len);
     out.push(&[u8::try_from(N).unwrap_or(0)])?;
     let (mut runs, mut own) = (vec![(0, padded / group_len)], Vec::new());
+    let is_mapped = matches!(runs_of, RunsOf::Mapped(_));
     let windows = match runs_of {
-        RunsOf::One(window) => std::slice::from_ref(window),
+        RunsOf::One(window) | RunsOf::Mapped(window) => std::slice::from_ref(window),
         RunsOf::Buckets(buckets, windows) => {
             runs = buckets.group_runs(group_len);
             match windows {
@@ -204,7 +220,9 @@ fn encode_rans8_streams<const N: usize>(
     for &(table, n_groups) in &runs {
         let end = (first + n_groups * group_len).min(n);
         let window = &windows[table];
-        window.map(&mut plane[first..end], u32::try_from(first).map_err(|_| DoesNotFit)?, escapes);
+        if !is_mapped {
+            window.map(&mut plane[first..end], u32::try_from(first).map_err(|_| DoesNotFit)?, escapes);
+        }
         if end == n {
             plane[n..padded].fill(window.escape_symbol());
         }
@@ -287,7 +305,7 @@ fn escape_len(split: &FieldSplit) -> usize {
 }
 
 /// Decodes top fields from the first `len` bytes of `data` and joins them with `rest` into `elements`; returns
-/// how many bytes they took.
+/// how many bytes they took, and whether `sum` has taken the elements.
 #[expect(clippy::too_many_arguments, reason = "one block's parts, all of them used")]
 pub(super) fn decode(
     data: &[u8],
@@ -296,9 +314,10 @@ pub(super) fn decode(
     rows: &[u32],
     split: &FieldSplit,
     rest: &[u8],
+    sum: Option<&mut Checksummer>,
     elements: &mut [u8],
     scratch: &mut Scratch,
-) -> Result<usize, CodecError> {
+) -> Result<(usize, bool), CodecError> {
     let mut cursor = Cursor::new(&data[..len], "symbols");
     let n = elements.len() / usize::from(split.layout.width);
     resize_plane(&mut scratch.plane, n);
@@ -345,17 +364,20 @@ pub(super) fn decode(
                 plane.fill(cursor.u8()?);
                 join_tiles(split, &plane[..n], rest, elements);
             }
-            RANS8 => {
-                let offset = cursor.u8()?;
-                let window = Window { offset, frequencies: Frequencies::parse(cursor.array()?)? };
-                let n_streams = cursor.u8()?;
-                let coded_len = cursor.rest().len();
-                let after = &data[len - coded_len..];
-                cursor.take(match n_streams {
-                    1 => decode_one_window::<1>(after, coded_len, &window, split, rest, elements, plane)?,
-                    4 => decode_one_window::<4>(after, coded_len, &window, split, rest, elements, plane)?,
+            RANS8 | RANS8_LISTED => {
+                let values = if coder == RANS8_LISTED { cursor.array()? } else { values_from(cursor.u8()?) };
+                let frequencies = Frequencies::parse(cursor.array()?)?;
+                let decode = match cursor.u8()? {
+                    1 => decode_one_table::<1>,
+                    4 => decode_one_table::<4>,
                     _ => return Err(CodecError::corrupt("number of rANS8 streams")),
-                })?;
+                };
+                let table = DecodeTable::new(&frequencies);
+                let patches = &mut scratch.patches;
+                let is_summed = sum.is_some();
+                let block = OneTable { data, len, values: &values, table: &table, split, rest };
+                decode(&block, &mut cursor, sum, elements, plane, patches)?;
+                return Ok((len - cursor.rest().len(), is_summed));
             }
             RANS12 => {
                 let table = rans12::DecodeTable::new(&rans12::FrequencyTable::read(&mut cursor)?);
@@ -376,8 +398,10 @@ pub(super) fn decode(
         Some(buckets) => buckets.element_at(position),
         None => split.element_at(position),
     };
-    read_escapes(&mut cursor, split, n, element_at, elements)?;
-    Ok(len - cursor.rest().len())
+    read_escapes(&mut cursor, split, n, element_at, &mut scratch.patches)?;
+    let mut finish = Finish { escapes: &scratch.patches, sum: None };
+    finish.last(split, 0, elements);
+    Ok((len - cursor.rest().len(), false))
 }
 
 /// Runs in symbols from runs in groups.
@@ -430,53 +454,60 @@ fn decode_buckets<const N: usize>(
     Ok(())
 }
 
-fn decode_one_window<const N: usize>(
-    data: &[u8],
+/// Symbols of one table, and what they are joined with.
+struct OneTable<'a> {
+    data: &'a [u8],
+    /// Bytes of `data` that belong to the block.
     len: usize,
-    window: &Window,
-    split: &FieldSplit,
-    rest: &[u8],
+    values: &'a [u8; 16],
+    table: &'a DecodeTable,
+    split: &'a FieldSplit,
+    rest: &'a [u8],
+}
+
+/// Decodes symbols and escapes; `cursor` stands behind the number of streams.
+fn decode_one_table<const N: usize>(
+    block: &OneTable<'_>,
+    cursor: &mut Cursor<'_>,
+    sum: Option<&mut Checksummer>,
     elements: &mut [u8],
     plane: &mut [u8],
-) -> Result<usize, CodecError> {
-    let (mut state, end) = DecodeState::<N>::read(&data[..len])?;
-    let table = DecodeTable::new(&window.frequencies);
+    patches: &mut Vec<(u32, u16)>,
+) -> Result<(), CodecError> {
+    let OneTable { len, values, table, split, rest, .. } = *block;
+    let coded_len = cursor.rest().len();
+    let data = &block.data[len - coded_len..];
+    let (mut state, end) = DecodeState::<N>::read(&data[..coded_len])?;
+    cursor.take(end)?;
     let width = usize::from(split.layout.width);
     let n = elements.len() / width;
-    let done = fused_join(split, window, &table, &mut state, data, rest, elements);
+    // Escapes stand behind the symbols and are read first, so that a tile is finished at once.
+    read_escapes(cursor, split, n, |position| split.element_at(position), patches)?;
+    let mut finish = Finish { escapes: patches, sum };
+    let done = match (crate::arch::avx2(), state.as_four()) {
+        (Some(avx2), Some(state)) if split.base == 0 => {
+            avx2.rans8_decode_join(split, values, table, state, data, rest, elements, &mut finish)
+        }
+        _ => 0,
+    };
     debug_assert!(done.is_multiple_of(TILE));
     let plane = &mut plane[..(n - done).next_multiple_of(32 * N)];
-    decode_groups(&mut state, &table, &window.values(), data, plane)?;
-    join_tiles(split, &plane[..n - done], &rest[split.rest_len(done)..], &mut elements[done * width..]);
-    state.finish()?;
-    Ok(end)
+    decode_groups(&mut state, table, values, data, plane)?;
+    let elements = &mut elements[done * width..];
+    join_tiles(split, &plane[..n - done], &rest[split.rest_len(done)..], elements);
+    finish.last(split, done, elements);
+    state.finish()
 }
 
-/// Decodes and joins as many tiles as a fused kernel can.
-fn fused_join<const N: usize>(
-    split: &FieldSplit,
-    window: &Window,
-    table: &DecodeTable,
-    state: &mut DecodeState<N>,
-    data: &[u8],
-    rest: &[u8],
-    elements: &mut [u8],
-) -> usize {
-    let Some(avx2) = crate::arch::avx2() else { return 0 };
-    let Some(state) = state.as_four() else { return 0 };
-    if split.base != 0 {
-        return 0;
-    }
-    avx2.rans8_decode_join(split, window.offset, table, state, data, rest, elements)
-}
-
+/// Reads escapes as elements and their top fields, in the order of their positions.
 fn read_escapes(
     cursor: &mut Cursor<'_>,
     split: &FieldSplit,
     n: usize,
     element_at: impl Fn(usize) -> usize,
-    elements: &mut [u8],
+    escapes: &mut Vec<(u32, u16)>,
 ) -> Result<(), CodecError> {
+    escapes.clear();
     let mut counts = Vec::with_capacity(n.div_ceil(SEGMENT));
     for _ in 0..n.div_ceil(SEGMENT) {
         counts.push(cursor.len32()?);
@@ -488,7 +519,6 @@ fn read_escapes(
     let tops = cursor.take(escape_len(split) * total)?;
     let segments =
         counts.iter().enumerate().flat_map(|(segment, &count)| std::iter::repeat_n(segment, count));
-    let width = usize::from(split.layout.width);
     let mut lowest = 0;
     for ((segment, position), top) in segments.zip(positions).zip(tops.chunks_exact(escape_len(split))) {
         let position = segment * SEGMENT + usize::from(u16::from_le_bytes(*position));
@@ -500,14 +530,13 @@ fn read_escapes(
             return Err(CodecError::corrupt("positions of escapes do not ascend"));
         }
         lowest = position + 1;
-        let mut word = [0; 8];
-        word[..top.len()].copy_from_slice(top);
-        let top = u64::from_le_bytes(word);
-        if top >> split.top_bits() != 0 {
+        let top = u16::from_le_bytes([top[0], top.get(1).copied().unwrap_or(0)]);
+        if u32::from(top) >> split.top_bits() != 0 {
             return Err(CodecError::corrupt("escape of more bits than the top field"));
         }
-        let patched = split.with_top(read_element(elements, width, element), top);
-        elements[element * width..][..width].copy_from_slice(&patched.to_le_bytes()[..width]);
+        let element =
+            u32::try_from(element).map_err(|_| CodecError::corrupt("escape behind the last element"))?;
+        escapes.push((element, top));
     }
     Ok(())
 }

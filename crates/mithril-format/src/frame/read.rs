@@ -2,8 +2,8 @@
 
 use super::{BlockHeader, FrameHeader, Trailer};
 use crate::FormatError;
-use mithril_codec::block::{Scratch, decode_block};
-use mithril_codec::{CodecError, checksum};
+use mithril_codec::CodecError;
+use mithril_codec::block::{Scratch, decode_block, decode_block_and_sum};
 
 /// A frame whose header and trailer are checked.
 #[derive(Debug)]
@@ -160,13 +160,16 @@ pub fn decode_checked(
 ) -> Result<(), FormatError> {
     let base = base.filter(|_| header.base.is_some());
     let first_byte = block_idx * u64::from(header.block_len);
-    decode_block(data, block.coded_len as usize, &header.shared, first_byte, base, out, scratch)
-        .map_err(|source: CodecError| FormatError::Block { block_idx, offset, source })?;
-    if header.checksums {
-        let actual = checksum(out);
-        if actual != block.checksum {
-            return Err(FormatError::BlockChecksum { block_idx, offset, expected: block.checksum, actual });
-        }
+    let refused = |source: CodecError| FormatError::Block { block_idx, offset, source };
+    let len = block.coded_len as usize;
+    if !header.checksums {
+        return decode_block(data, len, &header.shared, first_byte, base, out, scratch).map_err(refused);
     }
-    Ok(())
+    let sum = decode_block_and_sum(data, len, &header.shared, first_byte, base, out, scratch);
+    let (actual, expected) = (sum.map_err(refused)?, block.checksum);
+    if actual == expected {
+        Ok(())
+    } else {
+        Err(FormatError::BlockChecksum { block_idx, offset, expected, actual })
+    }
 }

@@ -116,6 +116,25 @@ fn f16_rans8_four_streams() -> Vec<u8> {
     with_specials(weights(16384, 2, 10, 15, 5), 2, &specials)
 }
 
+/// Half floats of which one in eight is negative, the small ones more often, with two that are not listed.
+fn f16_listed_four_streams() -> Vec<u8> {
+    let mut random = Random::new(90);
+    let values = (0..16384 + 64).map(|_| {
+        let below = random.halving(9);
+        let sign = u64::from(random.below(12) < below);
+        sign << 15 | (15 - below) << 10 | random.below(1024)
+    });
+    let bytes = elements(2, values.collect::<Vec<_>>().into_iter());
+    with_specials(bytes, 2, &[0x7c00, 0xfe01, 0x8000, 0x0000])
+}
+
+/// The same, too few for four streams and for whole vectors, and one byte behind them.
+fn f16_listed_one_stream() -> Vec<u8> {
+    let mut bytes = f16_listed_four_streams();
+    bytes.truncate(2 * 1777 + 1);
+    bytes
+}
+
 fn f16_joint_dead() -> Vec<u8> {
     let mut bytes = weights(1000, 2, 10, 15, 38);
     bytes.iter_mut().step_by(2).for_each(|low| *low &= 0xfe);
@@ -353,6 +372,8 @@ pub(crate) const V0_1_0: &[Input] = &[
     ("bf16_rans8_four_streams", bf16_rans8_four_streams),
     ("f16_rans8_four_streams", f16_rans8_four_streams),
     ("f16_joint_dead", f16_joint_dead),
+    ("f16_listed_four_streams", f16_listed_four_streams),
+    ("f16_listed_one_stream", f16_listed_one_stream),
     ("f32_rans8_four_streams", f32_rans8_four_streams),
     ("f32_dead_bits", f32_dead_bits),
     ("f64_two_byte_escapes", f64_two_byte_escapes),

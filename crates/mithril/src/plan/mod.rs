@@ -5,7 +5,7 @@
 //!
 //! | effort | may use |
 //! |---|---|
-//! | fast | bit fields with a window per block, palettes, sparse blocks, byte planes, zstd for data with repeats |
+//! | fast | bit fields with a window per block, half floats with the sign in the field, palettes, sparse blocks, byte planes, zstd for data with repeats |
 //! | balanced | four row and column classes by quantiles, sign classes, rows with dead bits apart |
 //! | max | exponent and two mantissa bits as one of 256 symbols, classes refined by code length, brotli and zstd 19 |
 
@@ -104,7 +104,13 @@ fn choose(source: &[u8], options: &FrameOptions) -> Result<TensorPlan, Error> {
         return Ok(plan);
     }
     if options.effort == Effort::Fast || source.len() / width < MIN_CLASSED {
-        return Ok(own_tables(fast_fields(source, layout), source.len(), width));
+        let recipe = match sample::sign_and_exponent(source, layout) {
+            Some(layout) => {
+                Recipe::Fields(FieldRecipe { layout, joint: 0, base: 0, coder: SymbolCoder::Rans8Listed })
+            }
+            None => fast_fields(source, layout),
+        };
+        return Ok(own_tables(recipe, source.len(), width));
     }
     Ok(classed(source, options, layout))
 }

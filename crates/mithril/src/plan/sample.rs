@@ -1,6 +1,7 @@
 //! What a few elements tell about a tensor: zeros, few distinct values, repeats, and where the exponents lie.
 
 use mithril_codec::block::{FieldRecipe, SymbolCoder};
+use mithril_codec::entropy::rans8::{ListedValues, Window};
 use mithril_codec::transform::fields::{FieldSplit, Layout, Order};
 
 /// Elements looked at.
@@ -85,6 +86,34 @@ pub(super) fn base(source: &[u8], layout: Layout, joint: u8) -> u16 {
         (0..n).step_by(step).map(|at| split.top(read(source, width, at))).filter(|&top| top < infinite);
     let highest = tops.max().unwrap_or(255);
     u16::try_from((highest + (8 << joint)).saturating_sub(255)).unwrap_or(u16::MAX)
+}
+
+/// Elements that are looked at to see whether signs are worth coding.
+const SIGNS_SAMPLED: usize = 4096;
+
+/// Bits of an escape: its position and its top field.
+const ESCAPE_BITS: u64 = 24;
+
+/// The layout that codes sign and exponent as one field, where nearly all signs are equal: a half float whose highest
+/// six bits are the field. Wider exponents leave no room for the sign in a byte.
+pub(super) fn sign_and_exponent(source: &[u8], layout: Layout) -> Option<Layout> {
+    let Layout { width: 2, mantissa: 10, sign: true, .. } = layout else { return None };
+    let n = source.len() / 2;
+    let step = n / SIGNS_SAMPLED;
+    if step == 0 {
+        return None;
+    }
+    let (mut together, mut exponents) = ([0; 256], [0; 256]);
+    for i in 0..SIGNS_SAMPLED {
+        let top = (read(source, 2, i * step + i * 37 % step) >> 10) as usize;
+        together[top] += 1;
+        exponents[top % 32] += 1;
+    }
+    let raw_signs = 256 * SIGNS_SAMPLED as u64;
+    let apart = Window::of_counts(&exponents).cost_bits(&exponents, ESCAPE_BITS) + raw_signs;
+    let joined = ListedValues::of_counts(&together).cost_bits(&together, ESCAPE_BITS);
+    // A sixteenth of a bit: what a sample of this size cannot tell from nothing is left alone.
+    (joined + raw_signs / 16 < apart).then_some(Layout { sign: false, ..layout })
 }
 
 /// The layout for 256 symbols: whole bytes, or exponents with two mantissa bits.

@@ -39,6 +39,23 @@ fn dense_weights_are_split_into_fields() {
 }
 
 #[test]
+fn half_floats_with_equal_signs_are_coded_with_their_signs() {
+    let half = |value: f32| {
+        let bits = value.to_bits();
+        u16::try_from(bits >> 16 & 0x8000 | (bits >> 13 & 0x3_ffff).saturating_sub(112 << 10))
+            .unwrap()
+            .to_le_bytes()
+    };
+    let of = |shift: f32| -> Vec<u8> { weights(100_000, 5).flat_map(|w| half(w + shift)).collect() };
+    let recipe = |source: &[u8]| match plan(source, Dtype::F16, Effort::Fast, None).recipe {
+        Recipe::Fields(recipe) => (recipe.layout.sign, recipe.coder),
+        other => panic!("{other:?}"),
+    };
+    assert_eq!(recipe(&of(0.0001)), (true, SymbolCoder::Rans8));
+    assert_eq!(recipe(&of(0.02)), (false, SymbolCoder::Rans8Listed));
+}
+
+#[test]
 fn pruned_weights_are_sparse() {
     let source = bf16(weights(100_000, 2).enumerate().map(|(i, w)| if i % 3 == 0 { w } else { 0.0 }));
     assert!(matches!(plan(&source, Dtype::Bf16, Effort::Fast, None).recipe, Recipe::Sparse { width: 2, .. }));

@@ -10,6 +10,7 @@ use mithril::entropy::rans8::{Frequencies, Window};
 use mithril::entropy::rans12;
 use mithril::{Dtype, checksum};
 use mithril_codec::Contexts;
+use mithril_codec::transform::fields::Layout;
 use mithril_format::frame::{BlockHeader, FrameHeader, Trailer};
 
 /// A fixed stream of numbers (xorshift).
@@ -246,6 +247,23 @@ pub(crate) fn first_block(frame: &[u8]) -> &[u8] {
     &frame[at + BlockHeader::len(header.checksums)..][..block.coded_len as usize]
 }
 
+/// Half floats whose sign is part of the coded field.
+fn listed_fields() -> Recipe {
+    let layout = Layout { width: 2, mantissa: 10, sign: false, flip: false };
+    Recipe::Fields(FieldRecipe { layout, joint: 0, base: 0, coder: SymbolCoder::Rans8Listed })
+}
+
+/// Half floats of which few are negative.
+fn mostly_positive(n: usize) -> Vec<u8> {
+    let mut bytes = pattern("weights", Dtype::F16, 2 * n, 5);
+    for (i, element) in bytes.as_chunks_mut::<2>().0.iter_mut().enumerate() {
+        if i % 9 != 0 {
+            element[1] &= 0x7f;
+        }
+    }
+    bytes
+}
+
 fn fields(dtype: Dtype, joint: u8, base: u16, coder: SymbolCoder) -> Recipe {
     Recipe::Fields(FieldRecipe { layout: dtype.layout().unwrap(), joint, base, coder })
 }
@@ -395,6 +413,7 @@ pub(crate) fn every_kind() -> Vec<Sample> {
         ),
         sample("fields_overflow", F64, fields(F64, 0, 0, Rans12), weights(F64, 700)),
         sample("fields_dead_bits", F32, fields(F32, 0, 0, Rans8), pattern("narrow", F32, 1600, 4)),
+        sample("fields_listed", F16, listed_fields(), mostly_positive(1200)),
         sample("fields_tail", F32, fields(F32, 0, 0, Rans8), [weights(F32, 500), vec![1, 2, 3]].concat()),
         sample("fields_byte", F8E4m3, fields(F8E4m3, 0, 0, Rans8), weights(F8E4m3, 1000)),
         sample("fields_integer", I8, fields(I8, 0, 0, Rans8), skewed(40, 1000)),

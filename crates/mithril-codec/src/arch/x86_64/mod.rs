@@ -1,4 +1,5 @@
-//! AVX2 kernels, reached through a proof that the CPU has it.
+//! AVX2 kernels, reached through a proof that the CPU has it; where it also has AVX-512 with byte permutations, the
+//! same methods run wider ones.
 
 #![expect(unsafe_code, reason = "vector loads and stores, and calls after feature detection")]
 
@@ -8,9 +9,11 @@ mod delta_elements;
 mod rans12;
 mod rans8_decode;
 mod rans8_encode;
+mod rans8_encode_wide;
 mod rans8_fused;
 mod scatter;
 mod split;
+mod tile_sink;
 mod tiles;
 mod window;
 
@@ -19,7 +22,13 @@ use std::arch::x86_64::*;
 
 /// Proof that this CPU has AVX2 and the bit instructions that come with it.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Avx2(());
+pub(crate) struct Avx2 {
+    wide: Option<Avx512>,
+}
+
+/// Proof that this CPU also has AVX-512 with the instructions on bytes that the kernels use: Ice Lake, Zen 4 and later.
+#[derive(Debug, Clone, Copy)]
+struct Avx512(());
 
 impl Avx2 {
     /// Asks the CPU; the answer is cached by the standard library.
@@ -29,6 +38,23 @@ impl Avx2 {
             && is_x86_feature_detected!("bmi2")
             && is_x86_feature_detected!("popcnt")
             && is_x86_feature_detected!("lzcnt"))
+        .then(|| Self { wide: Avx512::detect() })
+    }
+
+    /// The same without the wider kernels, so that they can be compared.
+    #[cfg(any(test, feature = "fuzzing"))]
+    pub(crate) fn narrow(self) -> Self {
+        Self { wide: None }
+    }
+}
+
+impl Avx512 {
+    fn detect() -> Option<Self> {
+        (is_x86_feature_detected!("avx512f")
+            && is_x86_feature_detected!("avx512bw")
+            && is_x86_feature_detected!("avx512vl")
+            && is_x86_feature_detected!("avx512vbmi")
+            && is_x86_feature_detected!("avx512vbmi2"))
         .then_some(Self(()))
     }
 }

@@ -18,6 +18,11 @@ impl Avx2 {
         symbols: &[u8],
         next: &[u8],
     ) {
+        if let Some(wide) = self.wide
+            && N == 4
+        {
+            return wide.rans8_encode(state, table, symbols, next);
+        }
         let n_steps = symbols.len() / (N * LANES);
         for stream in 0..N {
             // A step writes at most 32 bytes downwards, and up to 8 more below them as part of a vector.

@@ -6,43 +6,35 @@
 
 use super::rans8_decode::{Lanes, Tables, safe_steps};
 use super::split::unpack_low_bits;
+use super::tile_sink::TileSink;
 use super::{Avx2, load, store, table};
 use crate::entropy::rans8::{DecodeState, DecodeTable};
-use crate::transform::fields::{FieldSplit, Layout, Order, TILE, VECTOR};
+use crate::transform::fields::{FieldSplit, Finish, Layout, Order, TILE, VECTOR};
 use std::arch::x86_64::*;
 
 impl Avx2 {
-    /// Decodes and joins whole tiles from the front of `out` while the streams cannot run past `data`; returns
+    /// Decodes, joins and finishes whole tiles from the front of `out` while the streams cannot run past `data`; returns
     /// how many elements are done. Zero when this split has no fused kernel.
     #[expect(clippy::too_many_arguments, reason = "one block's parts, all of them used")]
     pub(crate) fn rans8_decode_join(
         self,
         split: &FieldSplit,
-        first_top: u8,
+        values: &[u8; 16],
         table: &DecodeTable,
         state: &mut DecodeState<4>,
         data: &[u8],
         rest: &[u8],
         out: &mut [u8],
+        finish: &mut Finish<'_>,
     ) -> usize {
         let n_tiles = out.len() / (TILE * usize::from(split.layout.width));
         assert!(rest.len() >= split.rest_len(n_tiles * TILE));
-        let parts = Parts { first_top, table, data, n_tiles };
-        let packed = split.order == Order::Packed;
-        match (split.layout.width, split.layout.mantissa) {
+        let parts = Parts { values, table, data, n_tiles };
+        match self.wide {
+            // SAFETY: both exist only when `detect` saw the features.
+            Some(_) => unsafe { wide::decode(split, &parts, state, rest, out, finish) },
             // SAFETY: `self` exists only when `detect` saw the features.
-            (2, 7) if packed => unsafe { decode_bf16(&parts, state, rest, out) },
-            // SAFETY: as above.
-            (2, 10) if packed => unsafe { decode_f16(&parts, state, rest, out) },
-            // SAFETY: as above.
-            (4, 23) if packed && split.dead == 0 => unsafe {
-                decode_f32::<false>(split, &parts, state, rest, out)
-            },
-            // SAFETY: as above.
-            (4, 23) if packed => unsafe { decode_f32::<true>(split, &parts, state, rest, out) },
-            // SAFETY: as above.
-            (1, _) if split.rest_bits() == 4 => unsafe { decode_bytes(split, &parts, state, rest, out) },
-            _ => 0,
+            None => unsafe { narrow::decode(split, &parts, state, rest, out, finish) },
         }
     }
 }
@@ -52,8 +44,8 @@ const AHEAD: usize = 3;
 
 /// What every fused kernel reads.
 struct Parts<'a> {
-    /// Coded field of symbol 0; the others follow.
-    first_top: u8,
+    /// Coded field of every symbol.
+    values: &'a [u8; 16],
     table: &'a DecodeTable,
     data: &'a [u8],
     n_tiles: usize,
@@ -62,18 +54,14 @@ struct Parts<'a> {
 impl Parts<'_> {
     /// The bits that each symbol adds to one byte of the element.
     fn per_symbol(&self, bits: impl Fn(u8) -> u8) -> [u8; 16] {
-        let mut tops = [0; 16];
-        for (symbol, top) in (0..).zip(&mut tops) {
-            *top = bits(self.first_top.wrapping_add(symbol));
-        }
-        tops
+        self.values.map(bits)
     }
 }
 
 /// Runs the rANS steps of tiles and hands the symbols of each vector to a body. Unrolled by hand: as a loop
 /// over streams the compiler keeps the states in memory, which costs 3 %.
 macro_rules! for_each_vector {
-    ($parts:expr, $state:expr, |$tile:ident, $vector:ident, $symbols:ident| $body:block) => {{
+    ($step:ident, $parts:expr, $state:expr, $sink:ident, |$tile:ident, $vector:ident, $symbols:ident, $out:ident| $body:block) => {{
         let tables = Tables::new($parts.table);
         let mut lanes: [Lanes; 4] = std::array::from_fn(|stream| Lanes::load($state, stream));
         let mut done = 0;
@@ -84,7 +72,9 @@ macro_rules! for_each_vector {
             }
             let mut at = $state.at;
             for $tile in done..done + n_tiles {
-                for_each_vector!(@vector tables, lanes, at, $parts.data, $vector, $symbols, $body, 0, 1, 2, 3, 4, 5, 6, 7);
+                let $out = $sink.tile($tile);
+                for_each_vector!(@vector $step, tables, lanes, at, $parts.data, $vector, $symbols, $body, 0, 1, 2, 3, 4, 5, 6, 7);
+                $sink.take($tile);
             }
             $state.at = at;
             done += n_tiles;
@@ -92,155 +82,233 @@ macro_rules! for_each_vector {
         for (stream, lanes) in lanes.iter().enumerate() {
             lanes.save($state, stream);
         }
+        $sink.end(done);
         done * TILE
     }};
-    (@vector $tables:ident, $lanes:ident, $at:ident, $data:expr, $vector:ident, $symbols:ident, $body:block, $($index:literal),*) => {
+    (@vector $step:ident, $tables:ident, $lanes:ident, $at:ident, $data:expr, $vector:ident, $symbols:ident, $body:block, $($index:literal),*) => {
         $({
             const $vector: usize = $index;
             // SAFETY: `safe_steps` allows two steps per stream for each of these tiles.
-            let $symbols = unsafe { $tables.step(&mut $lanes[$index % 4], &mut $at[$index % 4], $data) };
+            let $symbols = unsafe { $tables.$step(&mut $lanes[$index % 4], &mut $at[$index % 4], $data) };
             $body
         })*
     };
 }
 
-#[expect(
-    non_upper_case_globals,
-    reason = "the vector's number is a constant so that shifts by it are immediate"
-)]
-#[target_feature(enable = "avx2,bmi1,bmi2,popcnt,lzcnt")]
-fn decode_bf16(parts: &Parts<'_>, state: &mut DecodeState<4>, rest: &[u8], out: &mut [u8]) -> usize {
-    let (high_bits, low_bits) = (table(&parts.per_symbol(|e| e >> 1)), table(&parts.per_symbol(|e| e << 7)));
-    let mantissa = _mm256_set1_epi8(0x7f);
-    let rests = rest.as_chunks::<VECTOR>().0.as_chunks::<8>().0;
-    let outs = out.as_chunks_mut::<VECTOR>().0.as_chunks_mut::<16>().0;
-    for_each_vector!(parts, state, |tile, vector, symbols| {
-        let rest = load(&rests[tile][vector]);
-        let low = _mm256_or_si256(_mm256_shuffle_epi8(low_bits, symbols), _mm256_and_si256(rest, mantissa));
-        let high =
-            _mm256_or_si256(_mm256_shuffle_epi8(high_bits, symbols), _mm256_andnot_si256(mantissa, rest));
-        let out = &mut outs[tile];
-        store(&mut out[2 * vector], _mm256_unpacklo_epi8(low, high));
-        store(&mut out[2 * vector + 1], _mm256_unpackhi_epi8(low, high));
-    })
-}
+/// The fused kernels, for one set of instructions.
+macro_rules! kernels {
+    ($module:ident, $features:literal, $step:ident) => {
+        mod $module {
+            use super::*;
 
-#[expect(
-    non_upper_case_globals,
-    reason = "the vector's number is a constant so that shifts by it are immediate"
-)]
-#[target_feature(enable = "avx2,bmi1,bmi2,popcnt,lzcnt")]
-fn decode_f32<const DEAD: bool>(
-    split: &FieldSplit,
-    parts: &Parts<'_>,
-    state: &mut DecodeState<4>,
-    rest: &[u8],
-    out: &mut [u8],
-) -> usize {
-    let (high_bits, low_bits) = (table(&parts.per_symbol(|e| e >> 1)), table(&parts.per_symbol(|e| e << 7)));
-    let mantissa = _mm256_set1_epi8(0x7f);
-    let tile_len = split.rest_len(TILE);
-    let outs = out.as_chunks_mut::<VECTOR>().0.as_chunks_mut::<32>().0;
-    // Dead bits remove whole bytes and leave one of them with fewer bits, whose pieces come first in a tile.
-    let (n_dead_bytes, n_dead_bits) = (usize::from(split.dead / 8), u32::from(split.dead % 8));
-    let partial_len = tile_len - (3 - n_dead_bytes - usize::from(n_dead_bits > 0)) * TILE;
-    let mut partial = [0u8; TILE];
-    for_each_vector!(parts, state, |tile, vector, symbols| {
-        // The three bytes of an element lie apart within a tile, an order that hardware does not foresee.
-        for line in [0, 64] {
-            let ahead = rest.as_ptr().wrapping_add((tile + AHEAD) * tile_len + 96 * vector + line);
-            _mm_prefetch::<_MM_HINT_T0>(ahead.cast());
-        }
-        let rest = &rest[tile * tile_len..][..tile_len];
-        if DEAD && vector == 0 && n_dead_bits > 0 {
-            partial = [0; TILE];
-            unpack_low_bits(rest, n_dead_bits, &mut partial);
-        }
-        let byte = |b: usize| {
-            if !DEAD {
-                return load(&rest.as_chunks::<VECTOR>().0[8 * b + vector]);
+            /// Decodes by the kernel of the split, if it has one.
+            #[target_feature(enable = $features)]
+            pub(super) fn decode(
+                split: &FieldSplit,
+                parts: &Parts<'_>,
+                state: &mut DecodeState<4>,
+                rest: &[u8],
+                out: &mut [u8],
+                finish: &mut Finish<'_>,
+            ) -> usize {
+                let packed = split.order == Order::Packed;
+                match (split.layout.width, split.layout.mantissa) {
+                    (2, 7) if packed => decode_bf16(split, parts, state, rest, out, finish),
+                    (2, 10) if packed && split.layout.sign => {
+                        decode_f16::<true>(split, parts, state, rest, out, finish)
+                    }
+                    (2, 10) if packed => decode_f16::<false>(split, parts, state, rest, out, finish),
+                    (4, 23) if packed && split.dead == 0 => {
+                        decode_f32::<false>(split, parts, state, rest, out, finish)
+                    }
+                    (4, 23) if packed => decode_f32::<true>(split, parts, state, rest, out, finish),
+                    (1, _) if split.rest_bits() == 4 => decode_bytes(split, parts, state, rest, out, finish),
+                    _ => 0,
+                }
             }
-            let whole = b.checked_sub(n_dead_bytes + usize::from(n_dead_bits > 0));
-            match whole {
-                Some(whole) => load(&rest[partial_len..].as_chunks::<VECTOR>().0[8 * whole + vector]),
-                None if b == n_dead_bytes => load(&partial.as_chunks::<VECTOR>().0[vector]),
-                None => _mm256_setzero_si256(),
+
+            #[expect(
+                non_upper_case_globals,
+                reason = "the vector's number is a constant so that shifts by it are immediate"
+            )]
+            #[target_feature(enable = $features)]
+            fn decode_bf16(
+                split: &FieldSplit,
+                parts: &Parts<'_>,
+                state: &mut DecodeState<4>,
+                rest: &[u8],
+                out: &mut [u8],
+                finish: &mut Finish<'_>,
+            ) -> usize {
+                let (high_bits, low_bits) =
+                    (table(&parts.per_symbol(|e| e >> 1)), table(&parts.per_symbol(|e| e << 7)));
+                let mantissa = _mm256_set1_epi8(0x7f);
+                let rests = rest.as_chunks::<VECTOR>().0.as_chunks::<8>().0;
+                let mut sink = TileSink::<16>::new(split, out, finish);
+                for_each_vector!($step, parts, state, sink, |tile, vector, symbols, out| {
+                    let rest = load(&rests[tile][vector]);
+                    let low = _mm256_or_si256(
+                        _mm256_shuffle_epi8(low_bits, symbols),
+                        _mm256_and_si256(rest, mantissa),
+                    );
+                    let high = _mm256_or_si256(
+                        _mm256_shuffle_epi8(high_bits, symbols),
+                        _mm256_andnot_si256(mantissa, rest),
+                    );
+                    store(&mut out[2 * vector], _mm256_unpacklo_epi8(low, high));
+                    store(&mut out[2 * vector + 1], _mm256_unpackhi_epi8(low, high));
+                })
             }
-        };
-        let (low0, low1, upper) = (byte(0), byte(1), byte(2));
-        let low = _mm256_or_si256(_mm256_shuffle_epi8(low_bits, symbols), _mm256_and_si256(upper, mantissa));
-        let high =
-            _mm256_or_si256(_mm256_shuffle_epi8(high_bits, symbols), _mm256_andnot_si256(mantissa, upper));
-        let (top_a, top_b) = (_mm256_unpacklo_epi8(low, high), _mm256_unpackhi_epi8(low, high));
-        let (half_a, half_b) = (_mm256_unpacklo_epi8(low0, low1), _mm256_unpackhi_epi8(low0, low1));
-        let out = &mut outs[tile];
-        store(&mut out[4 * vector], _mm256_unpacklo_epi16(half_a, top_a));
-        store(&mut out[4 * vector + 1], _mm256_unpackhi_epi16(half_a, top_a));
-        store(&mut out[4 * vector + 2], _mm256_unpacklo_epi16(half_b, top_b));
-        store(&mut out[4 * vector + 3], _mm256_unpackhi_epi16(half_b, top_b));
-    })
+
+            #[expect(
+                non_upper_case_globals,
+                reason = "the vector's number is a constant so that shifts by it are immediate"
+            )]
+            #[target_feature(enable = $features)]
+            fn decode_f32<const DEAD: bool>(
+                split: &FieldSplit,
+                parts: &Parts<'_>,
+                state: &mut DecodeState<4>,
+                rest: &[u8],
+                out: &mut [u8],
+                finish: &mut Finish<'_>,
+            ) -> usize {
+                let (high_bits, low_bits) =
+                    (table(&parts.per_symbol(|e| e >> 1)), table(&parts.per_symbol(|e| e << 7)));
+                let mantissa = _mm256_set1_epi8(0x7f);
+                let tile_len = split.rest_len(TILE);
+                let mut sink = TileSink::<32>::new(split, out, finish);
+                // Dead bits remove whole bytes and leave one of them with fewer bits, whose pieces come first in a tile.
+                let (n_dead_bytes, n_dead_bits) = (usize::from(split.dead / 8), u32::from(split.dead % 8));
+                let partial_len = tile_len - (3 - n_dead_bytes - usize::from(n_dead_bits > 0)) * TILE;
+                let mut partial = [0u8; TILE];
+                for_each_vector!($step, parts, state, sink, |tile, vector, symbols, out| {
+                    // The three bytes of an element lie apart within a tile, an order that hardware does not foresee.
+                    for line in [0, 64] {
+                        let ahead =
+                            rest.as_ptr().wrapping_add((tile + AHEAD) * tile_len + 96 * vector + line);
+                        _mm_prefetch::<_MM_HINT_T0>(ahead.cast());
+                    }
+                    let rest = &rest[tile * tile_len..][..tile_len];
+                    if DEAD && vector == 0 && n_dead_bits > 0 {
+                        partial = [0; TILE];
+                        unpack_low_bits(rest, n_dead_bits, &mut partial);
+                    }
+                    let byte = |b: usize| {
+                        if !DEAD {
+                            return load(&rest.as_chunks::<VECTOR>().0[8 * b + vector]);
+                        }
+                        let whole = b.checked_sub(n_dead_bytes + usize::from(n_dead_bits > 0));
+                        match whole {
+                            Some(whole) => {
+                                load(&rest[partial_len..].as_chunks::<VECTOR>().0[8 * whole + vector])
+                            }
+                            None if b == n_dead_bytes => load(&partial.as_chunks::<VECTOR>().0[vector]),
+                            None => _mm256_setzero_si256(),
+                        }
+                    };
+                    let (low0, low1, upper) = (byte(0), byte(1), byte(2));
+                    let low = _mm256_or_si256(
+                        _mm256_shuffle_epi8(low_bits, symbols),
+                        _mm256_and_si256(upper, mantissa),
+                    );
+                    let high = _mm256_or_si256(
+                        _mm256_shuffle_epi8(high_bits, symbols),
+                        _mm256_andnot_si256(mantissa, upper),
+                    );
+                    let (top_a, top_b) = (_mm256_unpacklo_epi8(low, high), _mm256_unpackhi_epi8(low, high));
+                    let (half_a, half_b) =
+                        (_mm256_unpacklo_epi8(low0, low1), _mm256_unpackhi_epi8(low0, low1));
+                    store(&mut out[4 * vector], _mm256_unpacklo_epi16(half_a, top_a));
+                    store(&mut out[4 * vector + 1], _mm256_unpackhi_epi16(half_a, top_a));
+                    store(&mut out[4 * vector + 2], _mm256_unpacklo_epi16(half_b, top_b));
+                    store(&mut out[4 * vector + 3], _mm256_unpackhi_epi16(half_b, top_b));
+                })
+            }
+
+            #[expect(
+                non_upper_case_globals,
+                reason = "the vector's number is a constant so that shifts by it are immediate"
+            )]
+            #[expect(clippy::cast_possible_truncation, reason = "the vector's number is below eight")]
+            #[target_feature(enable = $features)]
+            fn decode_f16<const SIGNED: bool>(
+                split: &FieldSplit,
+                parts: &Parts<'_>,
+                state: &mut DecodeState<4>,
+                rest: &[u8],
+                out: &mut [u8],
+                finish: &mut Finish<'_>,
+            ) -> usize {
+                let field = if SIGNED { 31 } else { 63 };
+                let high_bits = table(&parts.per_symbol(|e| (e & field) << 2));
+                let (two_bits, sign) = (_mm256_set1_epi8(3), _mm256_set1_epi8(-128));
+                let tile_vectors = if SIGNED { 11 } else { 10 };
+                let (rests, _) = rest.as_chunks::<VECTOR>();
+                let mut sink = TileSink::<16>::new(split, out, finish);
+                for_each_vector!($step, parts, state, sink, |tile, vector, symbols, out| {
+                    let rests = &rests[tile * tile_vectors..][..tile_vectors];
+                    let low = load(&rests[vector]);
+                    let mantissa =
+                        _mm256_srli_epi16::<{ 2 * (vector % 4) as i32 }>(load(&rests[8 + vector / 4]));
+                    let mut high = _mm256_or_si256(
+                        _mm256_shuffle_epi8(high_bits, symbols),
+                        _mm256_and_si256(mantissa, two_bits),
+                    );
+                    if SIGNED {
+                        let signs = _mm256_slli_epi16::<{ 7 - vector as i32 }>(load(&rests[10]));
+                        high = _mm256_or_si256(high, _mm256_and_si256(signs, sign));
+                    }
+                    store(&mut out[2 * vector], _mm256_unpacklo_epi8(low, high));
+                    store(&mut out[2 * vector + 1], _mm256_unpackhi_epi8(low, high));
+                })
+            }
+
+            #[expect(
+                non_upper_case_globals,
+                reason = "the vector's number is a constant so that shifts by it are immediate"
+            )]
+            #[expect(clippy::cast_possible_truncation, reason = "the vector's number is below eight")]
+            #[target_feature(enable = $features)]
+            fn decode_bytes(
+                split: &FieldSplit,
+                parts: &Parts<'_>,
+                state: &mut DecodeState<4>,
+                rest: &[u8],
+                out: &mut [u8],
+                finish: &mut Finish<'_>,
+            ) -> usize {
+                let Layout { flip, .. } = split.layout;
+                let flip = if flip { 0x80 } else { 0 };
+                let shift = split.top_shift();
+                let top_bits = table(
+                    &parts.per_symbol(|top| (top << shift) & (0xff >> u32::from(split.layout.sign)) ^ flip),
+                );
+                let kept = split.kept_bits();
+                let mut nibbles = [0u8; 16];
+                for (nibble, bits) in (0u8..).zip(&mut nibbles) {
+                    let sign = if split.raw_sign { nibble >> kept << 7 } else { 0 };
+                    *bits = (nibble & !(0xff << kept)) << split.dead | sign;
+                }
+                let (nibble_bits, low_nibble) = (table(&nibbles), _mm256_set1_epi8(15));
+                let rests = rest.as_chunks::<VECTOR>().0.as_chunks::<4>().0;
+                let mut sink = TileSink::<8>::new(split, out, finish);
+                for_each_vector!($step, parts, state, sink, |tile, vector, symbols, out| {
+                    let packed = load(&rests[tile][vector / 2]);
+                    let nibble = _mm256_and_si256(
+                        _mm256_srli_epi16::<{ 4 * (vector % 2) as i32 }>(packed),
+                        low_nibble,
+                    );
+                    let element = _mm256_xor_si256(
+                        _mm256_shuffle_epi8(top_bits, symbols),
+                        _mm256_shuffle_epi8(nibble_bits, nibble),
+                    );
+                    store(&mut out[vector], element);
+                })
+            }
+        }
+    };
 }
 
-#[expect(
-    non_upper_case_globals,
-    reason = "the vector's number is a constant so that shifts by it are immediate"
-)]
-#[expect(clippy::cast_possible_truncation, reason = "the vector's number is below eight")]
-#[target_feature(enable = "avx2,bmi1,bmi2,popcnt,lzcnt")]
-fn decode_f16(parts: &Parts<'_>, state: &mut DecodeState<4>, rest: &[u8], out: &mut [u8]) -> usize {
-    let high_bits = table(&parts.per_symbol(|e| (e & 31) << 2));
-    let (two_bits, sign) = (_mm256_set1_epi8(3), _mm256_set1_epi8(-128));
-    let rests = rest.as_chunks::<VECTOR>().0.as_chunks::<11>().0;
-    let outs = out.as_chunks_mut::<VECTOR>().0.as_chunks_mut::<16>().0;
-    for_each_vector!(parts, state, |tile, vector, symbols| {
-        let rests = &rests[tile];
-        let low = load(&rests[vector]);
-        let mantissa = _mm256_srli_epi16::<{ 2 * (vector % 4) as i32 }>(load(&rests[8 + vector / 4]));
-        let signs = _mm256_slli_epi16::<{ 7 - vector as i32 }>(load(&rests[10]));
-        let high = _mm256_or_si256(
-            _mm256_or_si256(_mm256_shuffle_epi8(high_bits, symbols), _mm256_and_si256(mantissa, two_bits)),
-            _mm256_and_si256(signs, sign),
-        );
-        let out = &mut outs[tile];
-        store(&mut out[2 * vector], _mm256_unpacklo_epi8(low, high));
-        store(&mut out[2 * vector + 1], _mm256_unpackhi_epi8(low, high));
-    })
-}
-
-#[expect(
-    non_upper_case_globals,
-    reason = "the vector's number is a constant so that shifts by it are immediate"
-)]
-#[expect(clippy::cast_possible_truncation, reason = "the vector's number is below eight")]
-#[target_feature(enable = "avx2,bmi1,bmi2,popcnt,lzcnt")]
-fn decode_bytes(
-    split: &FieldSplit,
-    parts: &Parts<'_>,
-    state: &mut DecodeState<4>,
-    rest: &[u8],
-    out: &mut [u8],
-) -> usize {
-    let Layout { flip, .. } = split.layout;
-    let flip = if flip { 0x80 } else { 0 };
-    let shift = split.top_shift();
-    let top_bits =
-        table(&parts.per_symbol(|top| (top << shift) & (0xff >> u32::from(split.layout.sign)) ^ flip));
-    let kept = split.kept_bits();
-    let mut nibbles = [0u8; 16];
-    for (nibble, bits) in (0u8..).zip(&mut nibbles) {
-        let sign = if split.raw_sign { nibble >> kept << 7 } else { 0 };
-        *bits = (nibble & !(0xff << kept)) << split.dead | sign;
-    }
-    let (nibble_bits, low_nibble) = (table(&nibbles), _mm256_set1_epi8(15));
-    let rests = rest.as_chunks::<VECTOR>().0.as_chunks::<4>().0;
-    let outs = out.as_chunks_mut::<VECTOR>().0.as_chunks_mut::<8>().0;
-    for_each_vector!(parts, state, |tile, vector, symbols| {
-        let packed = load(&rests[tile][vector / 2]);
-        let nibble = _mm256_and_si256(_mm256_srli_epi16::<{ 4 * (vector % 2) as i32 }>(packed), low_nibble);
-        let element = _mm256_xor_si256(
-            _mm256_shuffle_epi8(top_bits, symbols),
-            _mm256_shuffle_epi8(nibble_bits, nibble),
-        );
-        store(&mut outs[tile][vector], element);
-    })
-}
+kernels!(narrow, "avx2,bmi1,bmi2,popcnt,lzcnt", step);
+kernels!(wide, "avx512f,avx512bw,avx512vl,avx512vbmi,avx512vbmi2,avx2,bmi1,bmi2,popcnt,lzcnt", step_wide);

@@ -341,13 +341,20 @@ impl LaneOrder {
     }
 }
 
+/// Half floats; `SIGNED` ones have their sign in the rest, the others in the coded field.
 #[target_feature(enable = "avx2")]
-pub(super) fn split_f16(split: &FieldSplit, source: &[u8], plane: &mut [u8], rest: &mut [u8]) {
+pub(super) fn split_f16<const SIGNED: bool>(
+    split: &FieldSplit,
+    source: &[u8],
+    plane: &mut [u8],
+    rest: &mut [u8],
+) {
     let order = LaneOrder::of(split);
-    let (exponent, two_bits, sign) = (_mm256_set1_epi8(31), _mm256_set1_epi8(3), _mm256_set1_epi8(-128));
+    let field = _mm256_set1_epi8(if SIGNED { 31 } else { 63 });
+    let (two_bits, sign) = (_mm256_set1_epi8(3), _mm256_set1_epi8(-128));
     let tiles = source.as_chunks::<VECTOR>().0.as_chunks::<16>().0;
     let planes = plane.as_chunks_mut::<VECTOR>().0.as_chunks_mut::<8>().0;
-    let rests = rest.as_chunks_mut::<VECTOR>().0.as_chunks_mut::<11>().0;
+    let rests = rest.as_chunks_mut::<VECTOR>().0.chunks_exact_mut(if SIGNED { 11 } else { 10 });
     for ((tile, planes), rests) in tiles.iter().zip(planes).zip(rests) {
         let mut mantissas = [_mm256_setzero_si256(); 2];
         let mut signs = _mm256_setzero_si256();
@@ -356,16 +363,21 @@ pub(super) fn split_f16(split: &FieldSplit, source: &[u8], plane: &mut [u8], res
                 let (low, high) = byte_halves(load(&tile[2 * $vector]), load(&tile[2 * $vector + 1]));
                 let (low, high) = (order.unpacked(low), order.unpacked(high));
                 store(&mut rests[$vector], low);
-                store(&mut planes[$vector], _mm256_and_si256(_mm256_srli_epi16::<2>(high), exponent));
+                store(&mut planes[$vector], _mm256_and_si256(_mm256_srli_epi16::<2>(high), field));
                 let top_two = _mm256_slli_epi16::<{ 2 * ($vector % 4) }>(_mm256_and_si256(high, two_bits));
                 mantissas[$vector / 4] = _mm256_or_si256(mantissas[$vector / 4], top_two);
-                signs = _mm256_or_si256(signs, _mm256_srli_epi16::<{ 7 - $vector }>(_mm256_and_si256(high, sign)));
+                if SIGNED {
+                    let sign = _mm256_srli_epi16::<{ 7 - $vector }>(_mm256_and_si256(high, sign));
+                    signs = _mm256_or_si256(signs, sign);
+                }
             )*};
         }
         vectors!(0, 1, 2, 3, 4, 5, 6, 7);
         store(&mut rests[8], mantissas[0]);
         store(&mut rests[9], mantissas[1]);
-        store(&mut rests[10], signs);
+        if SIGNED {
+            store(&mut rests[10], signs);
+        }
     }
 }
 

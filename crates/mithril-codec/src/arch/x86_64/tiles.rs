@@ -20,7 +20,11 @@ impl Avx2 {
             // SAFETY: `self` exists only when `detect` saw the features.
             (2, 7) if plain => unsafe { split_bf16(split, head, head_plane, head_rest) },
             // SAFETY: as above.
-            (2, 10) if plain => unsafe { split_f16(split, head, head_plane, head_rest) },
+            (2, 10) if plain && split.layout.sign => unsafe {
+                split_f16::<true>(split, head, head_plane, head_rest)
+            },
+            // SAFETY: as above.
+            (2, 10) if plain => unsafe { split_f16::<false>(split, head, head_plane, head_rest) },
             // SAFETY: as above.
             (4, 23) if plain => unsafe { split_f32(split, head, head_plane, head_rest) },
             (1, 3) if split.rest_bits() == 4 && split.dead == 0 && split.base == 0 => {

@@ -1,7 +1,7 @@
 //! Counting and mapping the values of a rANS8 window.
 
 use super::{Avx2, load, store, table};
-use crate::entropy::rans8::{COUNTED, Window, sampled_groups};
+use crate::entropy::rans8::{COUNTED, LISTABLE, Symbols, Window, sampled_groups};
 use std::arch::x86_64::*;
 
 impl Avx2 {
@@ -29,6 +29,12 @@ impl Avx2 {
     ) -> usize {
         // SAFETY: `self` exists only when `detect` saw the features.
         unsafe { map(window, plane, first, escapes) }
+    }
+
+    /// Maps whole vectors of 64 listed values; returns how many values are done.
+    pub(crate) fn map_listed(self, symbols: &Symbols, plane: &mut [u8], escapes: &mut Vec<u32>) -> usize {
+        // SAFETY: `self` exists only when `detect` saw the features.
+        unsafe { map_listed(&symbols.by_value, plane, escapes) }
     }
 }
 
@@ -89,6 +95,37 @@ fn map(window: &Window, plane: &mut [u8], first: u32, escapes: &mut Vec<u32>) ->
             let mask = !_mm256_movemask_epi8(valid).cast_unsigned();
             escaped |= u64::from(mask) << (32 * half);
         }
+        while escaped != 0 {
+            escapes.push(position + escaped.trailing_zeros());
+            escaped &= escaped - 1;
+        }
+        position = position.wrapping_add(64);
+    }
+    n_pairs * 64
+}
+
+#[target_feature(enable = "avx2,bmi1,bmi2,popcnt,lzcnt")]
+fn map_listed(by_value: &[u8; LISTABLE], plane: &mut [u8], escapes: &mut Vec<u32>) -> usize {
+    let quarters: [__m256i; 4] = std::array::from_fn(|quarter| table(&by_value.as_chunks::<16>().0[quarter]));
+    let (beyond, symbol) = (_mm256_set1_epi8(0x70), _mm256_set1_epi8(0x7f));
+    let mut position = 0u32;
+    let (pairs, _) = plane.as_chunks_mut::<64>();
+    let n_pairs = pairs.len();
+    for pair in pairs {
+        let mut listed = 0u64;
+        for (half, values) in pair.as_chunks_mut::<32>().0.iter_mut().enumerate() {
+            let mut index = load(values);
+            let mut found = _mm256_setzero_si256();
+            // As in `map`: only the values of its own quarter stay below 16, and all others give zero.
+            for quarter in quarters {
+                let entry = _mm256_shuffle_epi8(quarter, _mm256_adds_epu8(index, beyond));
+                found = _mm256_or_si256(found, entry);
+                index = _mm256_sub_epi8(index, _mm256_set1_epi8(16));
+            }
+            store(values, _mm256_and_si256(found, symbol));
+            listed |= u64::from(_mm256_movemask_epi8(found).cast_unsigned()) << (32 * half);
+        }
+        let mut escaped = !listed;
         while escaped != 0 {
             escapes.push(position + escaped.trailing_zeros());
             escaped &= escaped - 1;

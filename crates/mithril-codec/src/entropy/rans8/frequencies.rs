@@ -132,7 +132,7 @@ impl DecodeTable {
 
 /// The same slots as the encoder needs them: from symbol and rank to slot.
 ///
-/// The vector kernel has no room for a table of 256 bytes. It lays the alias ranks of all symbols in one row;
+/// AVX2 has no room for a table of 256 bytes. It lays the alias ranks of all symbols in one row;
 /// every divided bucket is one piece of that row, inside which the distance from row to slot is constant.
 #[derive(Debug, Clone, Copy)]
 #[cfg_attr(not(target_arch = "x86_64"), expect(dead_code, reason = "part of it is for the vector kernel"))]
@@ -150,9 +150,9 @@ pub(crate) struct EncodeTable {
     pub(crate) piece_step: [u8; 16],
     pub(crate) n_pieces: usize,
     pub(crate) max_freq: u8,
-    /// Slots by symbol and rank, for the scalar encoder; `first_slot` says where a symbol starts.
-    slots: [u8; 256],
-    first_slot: [u8; 16],
+    /// Slots by symbol and rank, where a look-up among 256 bytes is cheap; `first_slot` says where a symbol starts.
+    pub(crate) slots: [u8; 256],
+    pub(crate) first_slot: [u8; 16],
 }
 
 impl EncodeTable {

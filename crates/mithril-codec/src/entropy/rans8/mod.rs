@@ -19,6 +19,7 @@
 mod decode;
 mod encode;
 mod frequencies;
+mod listed;
 mod window;
 
 pub(crate) use decode::{DecodeState, decode_apart, decode_groups};
@@ -26,7 +27,12 @@ pub(crate) use encode::{EncodeState, encode_groups};
 pub use frequencies::Frequencies;
 pub(crate) use frequencies::{DecodeTable, EncodeTable};
 
+#[cfg(target_arch = "x86_64")]
+pub(crate) use listed::LISTABLE;
+pub use listed::ListedValues;
+pub(crate) use listed::Symbols;
 pub use window::Window;
+pub(crate) use window::values_from;
 #[cfg(target_arch = "x86_64")]
 pub(crate) use window::{COUNTED, sampled_groups};
 

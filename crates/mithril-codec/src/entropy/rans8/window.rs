@@ -31,17 +31,13 @@ const EVERY: usize = 4;
 impl Window {
     /// The window for a plane of values, from a sample of it.
     pub(crate) fn choose(plane: &[u8]) -> Self {
-        let offset = first_of_best_sixteen(&sample_histogram(plane));
-        let mut counts = [0; 16];
-        if plane.len() < SAMPLED_FROM {
-            count_exactly(plane, offset, &mut counts);
-        } else {
-            match crate::arch::avx2() {
-                Some(avx2) => avx2.count_window(plane, offset, &mut counts),
-                None => count_sampled(plane, offset, &mut counts),
-            }
-        }
-        Self::from_counts(offset, counts)
+        let offset = first_of_best_sixteen(&sample_histogram(plane, RUNS));
+        Self::from_counts(offset, count_window(plane, offset))
+    }
+
+    /// How often each of the values 0 to 15 occurs in a sample of a plane.
+    pub(super) fn count_nibbles(plane: &[u8]) -> [u32; 16] {
+        count_window(plane, 0)
     }
 
     /// The window of values that all fit in sixteen symbols from zero, counted exactly.
@@ -128,12 +124,17 @@ impl Window {
 
     /// The values of the symbols.
     pub(crate) fn values(&self) -> [u8; 16] {
-        let mut values = [0; 16];
-        for (symbol, value) in (0..).zip(&mut values) {
-            *value = self.offset.wrapping_add(symbol);
-        }
-        values
+        values_from(self.offset)
     }
+}
+
+/// Sixteen consecutive values.
+pub(crate) fn values_from(first: u8) -> [u8; 16] {
+    let mut values = [0; 16];
+    for (symbol, value) in (0..).zip(&mut values) {
+        *value = first.wrapping_add(symbol);
+    }
+    values
 }
 
 /// A fixed generator: sampling must not follow a period of the data (convolution filters repeat every 128
@@ -153,12 +154,14 @@ impl Jitter {
     }
 }
 
-/// Histogram of 128 runs of eight values, or of everything when there is little.
-fn sample_histogram(plane: &[u8]) -> [u32; 256] {
-    const RUNS: usize = 128;
+/// Runs that are looked at to place a window.
+const RUNS: usize = 128;
+
+/// Histogram of so many runs of eight values, or of everything when there is little.
+pub(super) fn sample_histogram(plane: &[u8], n_runs: usize) -> [u32; 256] {
     const RUN: usize = 8;
     let mut histogram = [0; 256];
-    let stride = plane.len() / RUNS;
+    let stride = plane.len() / n_runs;
     if stride < 4 * RUN {
         for &value in plane {
             histogram[usize::from(value)] += 1;
@@ -166,7 +169,7 @@ fn sample_histogram(plane: &[u8]) -> [u32; 256] {
         return histogram;
     }
     let mut jitter = Jitter::new();
-    for region in plane.chunks_exact(stride).take(RUNS) {
+    for region in plane.chunks_exact(stride).take(n_runs) {
         let at = jitter.below(stride - RUN + 1);
         for &value in &region[at..at + RUN] {
             histogram[usize::from(value)] += 1;
@@ -186,6 +189,20 @@ fn first_of_best_sixteen(histogram: &[u32; 256]) -> u8 {
         }
     }
     best.1
+}
+
+/// Counts of the values of a window, from a sample where the plane is large.
+fn count_window(plane: &[u8], offset: u8) -> [u32; 16] {
+    let mut counts = [0; 16];
+    if plane.len() < SAMPLED_FROM {
+        count_exactly(plane, offset, &mut counts);
+    } else {
+        match crate::arch::avx2() {
+            Some(avx2) => avx2.count_window(plane, offset, &mut counts),
+            None => count_sampled(plane, offset, &mut counts),
+        }
+    }
+    counts
 }
 
 fn count_exactly(values: &[u8], offset: u8, counts: &mut [u32; 16]) {
@@ -231,7 +248,7 @@ mod tests {
     fn kernels_count_and_map_like_the_scalar_code() {
         for n in [16384, 16384 + 77, 65536, 100_000] {
             let values = plane(n);
-            let offset = first_of_best_sixteen(&sample_histogram(&values));
+            let offset = first_of_best_sixteen(&sample_histogram(&values, RUNS));
             let mut counts = [0; 16];
             count_sampled(&values, offset, &mut counts);
             assert_eq!(Window::choose(&values), Window::from_counts(offset, counts));

@@ -10,8 +10,10 @@
 //!
 //! Exact layout: `docs/format/frame.md`, "Bit fields".
 
+mod finish;
 mod tiles;
 
+pub(crate) use finish::Finish;
 pub(crate) use tiles::{join_tiles, split_tiles};
 #[cfg(target_arch = "x86_64")]
 pub(crate) use tiles::{join_tiles_portable, split_tiles_portable};
@@ -106,12 +108,13 @@ impl FieldSplit {
     pub(crate) fn is_fusable(&self) -> bool {
         let Layout { width, mantissa, sign, flip } = self.layout;
         let dead = if width == 4 { 16 } else { 0 };
-        matches!((width, mantissa), (2, 7) | (2, 10) | (4, 23))
-            && sign
-            && !flip
-            && self.joint == 0
-            && self.dead <= dead
-            && self.raw_sign
+        let known = match (width, mantissa) {
+            (2, 7) | (4, 23) => sign,
+            // Without a sign it is part of the coded field.
+            (2, 10) => true,
+            _ => false,
+        };
+        known && !flip && self.joint == 0 && self.dead <= dead && self.raw_sign == sign
     }
 
     pub(crate) fn width(&self) -> u32 {

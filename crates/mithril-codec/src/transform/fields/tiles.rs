@@ -250,6 +250,8 @@ mod tests {
                 splits.push(FieldSplit { raw_sign: false, ..FieldSplit::plain(layout, Order::Natural) });
             }
         }
+        let layout = Layout { width: 2, mantissa: 10, sign: false, flip: false };
+        splits.extend([Order::Natural, Order::Packed].map(|order| FieldSplit::plain(layout, order)));
         splits.retain(|split| split.validate().is_ok());
         splits
     }
