@@ -131,7 +131,8 @@ Examples:
   mithril bench model.safetensors
   mithril bench model.safetensors --effort max --against zstd,lz4,brotli
   mithril bench weights.bin --dtype bf16 --against zstd:19 --json
-  mithril bench *.safetensors --threads 2 --repeat 5")]
+  mithril bench *.safetensors --threads 2 --repeat 5
+  mithril bench model.safetensors --file --scratch /fast-disk")]
 pub(crate) struct BenchArguments {
     /// Files: `.safetensors`, `.npy`, or raw numbers with `--dtype`
     #[arg(required = true, value_name = "FILE")]
@@ -157,6 +158,12 @@ pub(crate) struct BenchArguments {
     /// Rounds, instead of a time
     #[arg(long, value_name = "N", conflicts_with = "seconds", value_parser = clap::value_parser!(u32).range(1..))]
     pub(crate) repeat: Option<u32>,
+    /// Also from file to file, on the wall, beside plain reading and writing; nothing is synced to disk
+    #[arg(long)]
+    pub(crate) file: bool,
+    /// Where `--file` writes; the system's directory for temporary files by default
+    #[arg(long, value_name = "DIR", requires = "file")]
+    pub(crate) scratch: Option<PathBuf>,
     /// Print one JSON object instead of tables
     #[arg(long)]
     pub(crate) json: bool,

@@ -3,6 +3,8 @@
 //! Blocks are independent. On save, threads take blocks in order, code them apart, and hand them in in order, so
 //! that the bytes do not depend on the number of threads. On load, every block has its place in the output.
 
+pub(crate) mod buffers;
+pub(crate) mod ordered;
 pub(crate) mod tasks;
 
 use crate::options::thread_count;

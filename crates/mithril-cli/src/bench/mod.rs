@@ -1,6 +1,7 @@
 //! `mithril bench`: size and speed on the user's files, beside memcpy and other compressors.
 
 mod codec;
+mod files;
 mod measure;
 mod report;
 mod rival;
@@ -54,6 +55,18 @@ fn bench_file(
     let memcpy = measure(input, &mut contestants, budget)
         .map_err(|what| Failure::input(format!("`{name}` did not come back bit for bit: {what}")))?;
     let basis = Basis::new(input, clock, memcpy);
+    let whole_file = match arguments.file {
+        false => None,
+        true => {
+            let [encode, decode] = [contestants[0].encode, contestants[0].decode].map(|elapsed| {
+                let threads = contestants[0].threads;
+                basis.speed(elapsed, threads).wall_gb_s
+            });
+            let memory = files::InMemory { encode_gb_s: encode, decode_gb_s: decode };
+            let scratch = arguments.scratch.clone().unwrap_or_else(std::env::temp_dir);
+            Some(files::measure(path, &scratch, arguments.effort, threads, budget, memory)?)
+        }
+    };
     Ok(FileReport {
         file: name,
         n_tensors: input.pieces.len(),
@@ -62,6 +75,7 @@ fn bench_file(
         n_elements: basis.n_elements,
         memcpy: basis.speed(memcpy, 1),
         rows: contestants.iter().map(|contestant| basis.row(contestant)).collect(),
+        whole_file,
     })
 }
 

@@ -1,5 +1,6 @@
 //! What was measured, as a table for people and as JSON for programs.
 
+use super::files::WholeFile;
 use super::measure::Contestant;
 use crate::clock::Elapsed;
 use crate::input::Input;
@@ -37,6 +38,9 @@ pub(crate) struct FileReport {
     /// One thread copying the same pieces.
     pub(crate) memcpy: Speed,
     pub(crate) rows: Vec<Row>,
+    /// From file to file, if that was asked for.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) whole_file: Option<WholeFile>,
 }
 
 /// One codec on one file.
@@ -196,6 +200,10 @@ impl FileReport {
         }
         table.push(cells("memcpy", None, 1.0, raw_bits, self.memcpy, self.memcpy));
         text += &table.render();
+        if let Some(whole_file) = &self.whole_file {
+            text += "\n";
+            text += &whole_file.render();
+        }
         text
     }
 }

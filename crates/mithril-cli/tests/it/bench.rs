@@ -114,3 +114,21 @@ fn files_that_cannot_be_measured_are_refused_with_the_reason() {
     let short = &npy(&f32_bytes(10, 5))[..150];
     check_refused(&run(&["bench", &directory.write("short.npy", short)]), 1, "does not take 22 bytes");
 }
+
+#[test]
+fn whole_files_are_measured_beside_plain_copying() {
+    let directory = Directory::new("bench-file");
+    let model = model(&directory);
+    let scratch = directory.path("scratch");
+    std::fs::create_dir(&scratch).unwrap();
+    let output = run(&["bench", &model, "--repeat", "2", "--file", "--scratch", &scratch, "--json"]);
+    let report: Value = serde_json::from_str(check_done(&output)).unwrap();
+    let whole = &report["files"][0]["whole_file"];
+    assert_eq!(whole["rounds"], 2);
+    assert!(whole["packed_bytes"].as_u64().unwrap() > 0);
+    for direction in ["compress", "decompress", "copy_like_compress", "copy_like_decompress"] {
+        assert!(whole[direction]["x_memory"].as_f64().unwrap() > 0.0, "{direction} in {whole}");
+    }
+    assert_eq!(std::fs::read_dir(&scratch).unwrap().count(), 0, "nothing is left");
+    check_refused(&run(&["bench", &model, "--scratch", &scratch]), 2, "--file");
+}

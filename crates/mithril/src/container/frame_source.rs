@@ -1,7 +1,6 @@
 //! A frame inside a larger source, of which any range of raw bytes is decoded alone.
 
 use super::OpenTensor;
-use super::running_sum::RunningSum;
 use crate::{Error, pipeline};
 use mithril_codec::block::Scratch;
 use mithril_format::container::StoredFrame;
@@ -9,7 +8,6 @@ use mithril_format::frame::{FrameLayout, decode_checked};
 use mithril_format::{Fetched, FormatError, ReadAt};
 use std::borrow::Cow;
 use std::ops::Range;
-use std::sync::{Mutex, PoisonError};
 
 /// Frames up to this length are fetched whole: one request instead of three.
 const WHOLE_LEN: u64 = 4 << 20;
@@ -21,8 +19,6 @@ const BATCH_LEN: u64 = 4 << 20;
 pub(super) struct FrameSource<'a> {
     source: Source<'a>,
     layout: FrameLayout,
-    /// Kept only where the whole frame is read in order.
-    sum: Option<Mutex<RunningSum>>,
 }
 
 enum Source<'a> {
@@ -32,30 +28,37 @@ enum Source<'a> {
     Fetched(Fetched),
 }
 
+/// What opening a frame reads.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Fetch {
+    /// All of a small frame, both ends of a large one.
+    WholeIfSmall,
+    /// Both ends.
+    Ends,
+}
+
+/// Some blocks of a frame that are read and decoded together.
+#[derive(Debug, Clone)]
+pub(crate) struct Batch {
+    /// Which they are.
+    pub(crate) blocks: Range<usize>,
+    /// Where they lie in the source.
+    pub(crate) coded: Range<u64>,
+    /// Which raw bytes of the frame they hold.
+    pub(crate) raw: Range<u64>,
+}
+
 impl<'a> FrameSource<'a> {
     /// Opens the frame at this place of a source.
-    pub(super) fn open(source: &'a dyn ReadAt, frame: StoredFrame) -> Result<Self, Error> {
+    pub(super) fn open(source: &'a dyn ReadAt, frame: StoredFrame, fetch: Fetch) -> Result<Self, Error> {
         let range = frame.offset..frame.end();
-        if frame.len <= WHOLE_LEN && source.slice(range.clone()).is_none() {
-            let fetched = Fetched::new(source, range).map_err(Error::reading)?;
-            return Self::fetched(fetched, frame);
+        if fetch == Fetch::WholeIfSmall && frame.len <= WHOLE_LEN && source.slice(range.clone()).is_none() {
+            let fetched = Fetched::new(source, range.clone()).map_err(Error::reading)?;
+            let layout = FrameLayout::read(&fetched, range)?;
+            return Ok(Self { source: Source::Fetched(fetched), layout });
         }
         let layout = FrameLayout::read(source, range)?;
-        Ok(Self { source: Source::Remote(source), layout, sum: None })
-    }
-
-    /// Opens a frame whose bytes are all there.
-    pub(super) fn fetched(bytes: Fetched, frame: StoredFrame) -> Result<Self, Error> {
-        let layout = FrameLayout::read(&bytes, frame.offset..frame.end())?;
-        Ok(Self { source: Source::Fetched(bytes), layout, sum: None })
-    }
-
-    /// The buffer of the frame's bytes, if they were fetched whole.
-    pub(super) fn into_fetched(self) -> Option<Vec<u8>> {
-        match self.source {
-            Source::Fetched(bytes) => Some(bytes.into_inner()),
-            Source::Remote(_) => None,
-        }
+        Ok(Self { source: Source::Remote(source), layout })
     }
 
     pub(super) fn layout(&self) -> &FrameLayout {
@@ -72,30 +75,25 @@ impl<'a> FrameSource<'a> {
     fn bytes_of(&self, blocks: Range<usize>) -> Result<Cow<'_, [u8]>, Error> {
         let range = self.layout.bytes_of(blocks);
         let source = self.bytes_source();
-        let bytes = match source.slice(range.clone()) {
+        Ok(match source.slice(range.clone()) {
             Some(bytes) => Cow::Borrowed(bytes),
-            None => Cow::Owned(source.read_range(range.clone()).map_err(Error::reading)?),
-        };
-        if let Some(sum) = &self.sum {
-            sum.lock().unwrap_or_else(PoisonError::into_inner).update(range.start, &bytes);
-        }
-        Ok(bytes)
+            None => Cow::Owned(source.read_range(range).map_err(Error::reading)?),
+        })
     }
 
-    /// Sums up the bytes of the frame from now on, while they are read in order.
-    pub(super) fn start_sum(&mut self, frame: StoredFrame) -> Result<(), Error> {
-        let mut sum = RunningSum::new(frame.offset);
-        sum.read_up_to(self.bytes_source(), self.layout.offset_of(0))?;
-        self.sum = Some(Mutex::new(sum));
-        Ok(())
+    /// Blocks from `first_block` on, of about so many raw bytes; none behind the last.
+    pub(super) fn batch(&self, first_block: usize, raw_len: u64) -> Option<Batch> {
+        let n_blocks = self.layout.n_blocks();
+        if first_block >= n_blocks {
+            return None;
+        }
+        let n = usize::try_from(raw_len / u64::from(self.layout.header().block_len)).unwrap_or(n_blocks);
+        Some(self.batch_of(first_block..n_blocks.min(first_block + n.max(1))))
     }
 
-    /// Compares the sum of the frame's bytes, if it was started.
-    pub(super) fn check_sum(&self, frame: StoredFrame) -> Result<(), Error> {
-        match &self.sum {
-            Some(sum) => sum.lock().unwrap_or_else(PoisonError::into_inner).check(self.bytes_source(), frame),
-            None => Ok(()),
-        }
+    fn batch_of(&self, blocks: Range<usize>) -> Batch {
+        let raw = self.layout.raw_range(blocks.start).start..self.layout.raw_range(blocks.end - 1).end;
+        Batch { coded: self.layout.bytes_of(blocks.clone()), raw, blocks }
     }
 
     /// Decodes a range of raw bytes into exactly `out`, reading only the blocks that hold it. The range lies in the
@@ -132,32 +130,43 @@ impl<'a> FrameSource<'a> {
         let block_len = u64::from(self.layout.header().block_len);
         let first = small(range.start / block_len);
         let last = small((range.end - 1) / block_len);
-        let coded = self.bytes_of(first..last + 1)?;
-        let raw_start = self.layout.raw_range(first).start;
-        let raw_end = self.layout.raw_range(last).end;
+        let batch = self.batch_of(first..last + 1);
+        let coded = self.bytes_of(batch.blocks.clone())?;
+        if range == batch.raw {
+            return self.decode_batch(&batch, &coded, base, out, threads);
+        }
+        let mut whole = vec![0; small(batch.raw.end - batch.raw.start)];
+        self.decode_batch(&batch, &coded, base, &mut whole, threads)?;
+        let skip = small(range.start - batch.raw.start);
+        out.copy_from_slice(&whole[skip..skip + out.len()]);
+        Ok(())
+    }
+
+    /// Decodes a batch, whose coded bytes are at hand, into exactly its raw bytes.
+    pub(super) fn decode_batch(
+        &self,
+        batch: &Batch,
+        coded: &[u8],
+        base: Option<&OpenTensor<'_>>,
+        out: &mut [u8],
+        threads: usize,
+    ) -> Result<(), Error> {
         let base = match base {
             None => None,
             Some(base) => {
-                let mut bytes = vec![0; small(raw_end - raw_start)];
-                base.read_range(raw_start..raw_end, &mut bytes, threads)?;
+                let mut bytes = vec![0; out.len()];
+                base.read_range(batch.raw.clone(), &mut bytes, threads)?;
                 Some(bytes)
             }
         };
+        let first = batch.blocks.start;
         let decode = |block_idx: usize, out: &mut [u8], scratch: &mut Scratch| {
-            let raw = self.layout.raw_range(block_idx);
-            let base =
-                base.as_deref().map(|base| &base[small(raw.start - raw_start)..small(raw.end - raw_start)]);
-            self.decode_block(block_idx, first, &coded, base, out, scratch)
+            let start = small(self.layout.raw_range(block_idx).start - batch.raw.start);
+            let base = base.as_deref().map(|base| &base[start..start + out.len()]);
+            self.decode_block(block_idx, first, coded, base, out, scratch)
         };
         let block_len = self.layout.header().block_len as usize;
-        if range == (raw_start..raw_end) {
-            return Ok(pipeline::decode_each(first, block_len, out, threads, decode)?);
-        }
-        let mut whole = vec![0; small(raw_end - raw_start)];
-        pipeline::decode_each(first, block_len, &mut whole, threads, decode)?;
-        let skip = small(range.start - raw_start);
-        out.copy_from_slice(&whole[skip..skip + out.len()]);
-        Ok(())
+        Ok(pipeline::decode_each(first, block_len, out, threads, decode)?)
     }
 
     fn decode_block(

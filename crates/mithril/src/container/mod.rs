@@ -34,6 +34,6 @@ pub use open::SUFFIX;
 pub(crate) use open::is_model;
 pub use reader::{OpenTensor, Reader};
 pub(crate) use round::{is_rounding_of, round_to};
-pub(crate) use running_sum::check_sum;
+pub(crate) use running_sum::{RunningSum, check_sum};
 pub use salvage::{Damage, Lost, Salvage};
 pub use verify::{Depth, Verification};

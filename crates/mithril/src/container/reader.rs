@@ -1,11 +1,11 @@
 //! An open container: its tensors, each read alone.
 
-use super::frame_source::FrameSource;
+use super::frame_source::{Batch, Fetch, FrameSource};
 use super::{Bases, Content, Entry, Header, round_to};
 use crate::Error;
 use mithril_codec::Dtype;
 use mithril_format::container::{Directory, StoredFrame};
-use mithril_format::{Digest, Digester, Fetched, ReadAt};
+use mithril_format::{Digest, Digester, ReadAt};
 use std::ops::Range;
 
 /// An open container.
@@ -98,18 +98,19 @@ impl<S: ReadAt> Reader<S> {
     /// # Panics
     /// When there is no such entry.
     pub fn open_tensor<'a>(&'a self, entry_idx: usize, bases: &'a Bases) -> Result<OpenTensor<'a>, Error> {
-        self.open_with(entry_idx, bases, None)
+        self.open_with(entry_idx, bases, &self.source, Fetch::WholeIfSmall)
             .map_err(|error| error.in_tensor(self.entries()[entry_idx].label()))
     }
 
-    /// As [`Reader::open_tensor`], for an entry with a frame whose bytes are there already.
-    pub(crate) fn open_fetched<'a>(
+    /// As [`Reader::open_tensor`], with the bytes of the entry's own frame from a source that holds them at the same
+    /// places, of which only the ends of the frame are read now.
+    pub(crate) fn open_in<'a>(
         &'a self,
         entry_idx: usize,
-        frame: Fetched,
+        source: &'a dyn ReadAt,
         bases: &'a Bases,
     ) -> Result<OpenTensor<'a>, Error> {
-        self.open_with(entry_idx, bases, Some(frame))
+        self.open_with(entry_idx, bases, source, Fetch::Ends)
             .map_err(|error| error.in_tensor(self.entries()[entry_idx].label()))
     }
 
@@ -125,18 +126,18 @@ impl<S: ReadAt> Reader<S> {
         &'a self,
         entry_idx: usize,
         bases: &'a Bases,
-        fetched: Option<Fetched>,
+        source: &'a dyn ReadAt,
+        fetch: Fetch,
     ) -> Result<OpenTensor<'a>, Error> {
         let entry = &self.entries()[entry_idx];
-        let open_frame = |stored: StoredFrame| match fetched {
-            Some(bytes) => FrameSource::fetched(bytes, stored),
-            None => FrameSource::open(&self.source, stored),
-        };
+        let open_frame = |stored: StoredFrame| FrameSource::open(source, stored, fetch);
         let frame = self.directory.frame(entry_idx);
         let content = match (&entry.content, frame) {
-            (Content::Ref { entry_idx }, _) => return self.open_with(*entry_idx, bases, None),
+            (Content::Ref { entry_idx }, _) => {
+                return self.open_with(*entry_idx, bases, &self.source, Fetch::WholeIfSmall);
+            }
             (Content::Derived { entry_idx, .. }, _) => {
-                let wide = Box::new(self.open_with(*entry_idx, bases, None)?);
+                let wide = Box::new(self.open_with(*entry_idx, bases, &self.source, Fetch::WholeIfSmall)?);
                 OpenContent::Rounded { wide, dtype: entry.dtype }
             }
             (Content::Copy { base, .. }, _) => {
@@ -182,7 +183,7 @@ impl<'a> OpenTensor<'a> {
     pub(super) fn frame(source: &'a dyn ReadAt, range: Range<u64>, raw_len: u64) -> Result<Self, Error> {
         let len = range.end - range.start;
         let stored = StoredFrame { record_offset: range.start, offset: range.start, len, checksum: 0 };
-        let frame = FrameSource::open(source, stored)?;
+        let frame = FrameSource::open(source, stored, Fetch::WholeIfSmall)?;
         if frame.layout().raw_len() != raw_len {
             let what = "frame of another length than its tensor";
             return Err(mithril_format::FormatError::Corrupt { what, offset: range.start }.into());
@@ -229,27 +230,20 @@ impl<'a> OpenTensor<'a> {
         }
     }
 
-    /// Sums up the bytes of the tensor's own frame from now on, while it is read in order.
-    pub(crate) fn start_sum(&mut self, stored: StoredFrame) -> Result<(), Error> {
-        match &mut self.content {
-            OpenContent::Frame(frame) | OpenContent::Delta { frame, .. } => frame.start_sum(stored),
-            _ => Ok(()),
-        }
-    }
-
-    /// Compares the sum of the frame's bytes, if it was started.
-    pub(crate) fn check_sum(&self, stored: StoredFrame) -> Result<(), Error> {
+    /// Some blocks of the tensor's own frame from `first_block` on, of about so many raw bytes; none behind the last.
+    pub(crate) fn batch(&self, first_block: usize, raw_len: u64) -> Option<Batch> {
         match &self.content {
-            OpenContent::Frame(frame) | OpenContent::Delta { frame, .. } => frame.check_sum(stored),
-            _ => Ok(()),
+            OpenContent::Frame(frame) | OpenContent::Delta { frame, .. } => frame.batch(first_block, raw_len),
+            _ => None,
         }
     }
 
-    /// The buffer of a frame that was fetched whole, to be used again.
-    pub(crate) fn into_fetched(self) -> Option<Vec<u8>> {
-        match self.content {
-            OpenContent::Frame(frame) | OpenContent::Delta { frame, .. } => frame.into_fetched(),
-            _ => None,
+    /// Decodes a batch of the tensor's own frame, whose coded bytes are at hand, into exactly its raw bytes.
+    pub(crate) fn decode_batch(&self, batch: &Batch, coded: &[u8], out: &mut [u8]) -> Result<(), Error> {
+        match &self.content {
+            OpenContent::Frame(frame) => frame.decode_batch(batch, coded, None, out, 1),
+            OpenContent::Delta { frame, base } => frame.decode_batch(batch, coded, Some(base), out, 1),
+            _ => unreachable!("only a frame has batches"),
         }
     }
 

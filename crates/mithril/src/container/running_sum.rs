@@ -11,20 +11,20 @@ const PIECE_LEN: u64 = 1 << 20;
 /// The checksum of a frame up to some place. Blocks carry checksums of what they decode to; this one also covers the
 /// bits that decoding does not look at.
 #[derive(Debug)]
-pub(super) struct RunningSum {
+pub(crate) struct RunningSum {
     end: u64,
     sum: Checksummer,
 }
 
 impl RunningSum {
     /// Nothing summed up yet of a frame that starts here.
-    pub(super) fn new(start: u64) -> Self {
+    pub(crate) fn new(start: u64) -> Self {
         Self { end: start, sum: Checksummer::default() }
     }
 
     /// Takes bytes that stand at `start`, if they follow those taken before. Blocks at the ends of two ranges are read
     /// twice and count once.
-    pub(super) fn update(&mut self, start: u64, bytes: &[u8]) {
+    pub(crate) fn update(&mut self, start: u64, bytes: &[u8]) {
         let known = self.end.checked_sub(start).and_then(|known| usize::try_from(known).ok());
         if let Some(new) = known.and_then(|known| bytes.get(known..)) {
             self.sum.update(new);
@@ -33,7 +33,7 @@ impl RunningSum {
     }
 
     /// Takes the bytes up to an offset from the source.
-    pub(super) fn read_up_to(&mut self, source: &dyn ReadAt, end: u64) -> Result<(), Error> {
+    pub(crate) fn read_up_to(&mut self, source: &dyn ReadAt, end: u64) -> Result<(), Error> {
         while self.end < end {
             let start = self.end;
             let bytes = source.read_range(start..end.min(start + PIECE_LEN)).map_err(Error::reading)?;
@@ -43,7 +43,7 @@ impl RunningSum {
     }
 
     /// Takes what is left of the frame, and compares.
-    pub(super) fn check(&mut self, source: &dyn ReadAt, frame: StoredFrame) -> Result<(), Error> {
+    pub(crate) fn check(&mut self, source: &dyn ReadAt, frame: StoredFrame) -> Result<(), Error> {
         self.read_up_to(source, frame.end())?;
         Ok(check_sum(frame, self.sum.finish())?)
     }

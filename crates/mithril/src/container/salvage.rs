@@ -3,7 +3,7 @@
 //! With an index, every frame is summed up, and what is whole is kept as it is. Without one, frames are found by the
 //! records before them, and decoded to see whether they are whole. Nothing is coded again: frames are copied.
 
-use super::frame_source::FrameSource;
+use super::frame_source::{Fetch, FrameSource};
 use super::{Content, Entry, EntryKind, Header, Original, Reader};
 use crate::Error;
 use crate::pack::Progress;
@@ -273,7 +273,7 @@ impl Salvage {
             len: frame.end - frame.start,
             checksum: 0,
         };
-        let opened = FrameSource::open(source, stored)?;
+        let opened = FrameSource::open(source, stored, Fetch::WholeIfSmall)?;
         let mut head = vec![0; usize::try_from(glue.entry.raw_len()).map_err(|_| Error::invalid("glue"))?];
         opened.read_range(0..glue.entry.raw_len(), None, &mut head, 1)?;
         let Ok(tensors) = safetensors::tensors(&head, original.len) else { return Ok(false) };
@@ -331,7 +331,7 @@ fn entry_of<S: ReadAt>(source: &S, found: &Found, threads: usize) -> Result<Entr
         len: frame.end - frame.start,
         checksum: checksum(source, &frame)?,
     };
-    let opened = FrameSource::open(source, stored)?;
+    let opened = FrameSource::open(source, stored, Fetch::WholeIfSmall)?;
     let header = opened.layout().header();
     let raw_len = opened.layout().raw_len();
     let shape = header.shape.clone().unwrap_or_else(|| vec![header.dtype.elements_in(raw_len)]);

@@ -94,7 +94,7 @@ impl<S: ReadAt> Reader<S> {
     }
 
     /// Checks the record, the padding and the sum of the stored bytes of a frame.
-    pub(super) fn verify_stored(&self, entry_idx: usize, frame: StoredFrame) -> Result<(), Error> {
+    pub(crate) fn verify_stored(&self, entry_idx: usize, frame: StoredFrame) -> Result<(), Error> {
         let between = self.source().read_range(frame.record_offset..frame.offset).map_err(Error::reading)?;
         self.directory().check_record(entry_idx, &between)?;
         self.verify_sum(frame)

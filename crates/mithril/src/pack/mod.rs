@@ -8,14 +8,17 @@
 
 mod bases;
 mod delta_stream;
+mod feed;
 mod file;
 mod framed;
 mod layout;
 mod options;
 mod raw;
+mod restore;
 mod tensor;
 mod twins;
 mod unpack;
+mod window;
 mod write;
 
 pub use file::{Source, pack_file, unpack_file};
@@ -27,16 +30,9 @@ pub use write::pack;
 /// Raw bytes of the tensors that are coded in memory as a whole. Larger ones are coded as streams.
 const IN_MEMORY_LEN: u64 = 64 << 20;
 
-/// The same at `fast` without a base, where nothing is gained by having a tensor as a whole, and fresh pages for it
-/// cost more than coding it. A stream of this length gives the same frame as the whole.
-const FAST_IN_MEMORY_LEN: u64 = 8 << 20;
-
-/// Tensors and frames up to this length are read ahead. Fresh pages cost as much as coding them, so buffers are few and
-/// small enough to be used again and again.
-const READ_AHEAD_LEN: u64 = 4 << 20;
-
-/// Buffers that may wait between two stages.
-const QUEUE_LEN: usize = 2;
+/// Raw bytes that are read, coded and written together: so few that they stay in the cache from one step to the next,
+/// and so many that handing them over costs nothing.
+const BATCH_LEN: u64 = 512 << 10;
 
 /// Told how many more raw bytes are done.
 pub type Progress<'a> = &'a (dyn Fn(u64) + Sync);

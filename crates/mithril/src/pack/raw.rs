@@ -25,11 +25,6 @@ impl<'a> Raw<'a> {
         self.range.end - self.range.start
     }
 
-    /// All bytes, when they are in memory.
-    pub(super) fn memory(&self) -> Option<&'a [u8]> {
-        self.memory
-    }
-
     /// Some bytes, counted from the tensor's first.
     pub(super) fn read(&self, range: Range<u64>) -> Result<Vec<u8>, Error> {
         if let Some(memory) = self.memory {

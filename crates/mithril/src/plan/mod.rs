@@ -82,37 +82,55 @@ pub fn tensor(source: &[u8], options: &FrameOptions) -> Result<TensorPlan, Error
 
 fn choose(source: &[u8], options: &FrameOptions) -> Result<TensorPlan, Error> {
     check_shape(source, options)?;
+    Ok(planned(source, source.len(), options, Seen::All))
+}
+
+/// Plans a tensor of `len` bytes, of which only a sample is at hand: pieces of whole elements from all over it. Its
+/// blocks share no tables.
+pub fn tensor_from_sample(sample: &[u8], len: usize, options: &FrameOptions) -> TensorPlan {
+    planned(sample, len, options, Seen::Sample)
+}
+
+/// How much of a tensor there is to plan from.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Seen {
+    All,
+    Sample,
+}
+
+/// Plans a tensor of `len` bytes from `source`.
+fn planned(source: &[u8], len: usize, options: &FrameOptions, seen: Seen) -> TensorPlan {
     let dtype = options.dtype;
     if !dtype.run_lens().is_empty() {
-        return Ok(quantized(source, options));
+        return quantized(source, options);
     }
-    let Some(layout) = dtype.layout() else { return Ok(without_fields(source, options)) };
+    let Some(layout) = dtype.layout() else { return without_fields(source, options) };
     let width = usize::from(layout.width);
     let sample = Sample::of(source, width);
     if width > 1 && sample.is_sparse() {
         let nonzero = Box::new(fast_fields(source, layout));
-        return Ok(own_tables(Recipe::Sparse { width: layout.width, nonzero }, source.len(), width));
+        return own_tables(Recipe::Sparse { width: layout.width, nonzero }, len, width);
     }
     if width > 1 && sample.has_few_values() {
         let otherwise = Box::new(fast_fields(source, layout));
         let recipe = Recipe::Palette { width: layout.width, compressors: compressors(options), otherwise };
-        return Ok(own_tables(recipe, source.len(), width));
+        return own_tables(recipe, len, width);
     }
     if sample.has_repeats()
         && let Some(plan) = repeats_pay(source, options, layout)
     {
-        return Ok(plan);
+        return plan;
     }
-    if options.effort == Effort::Fast || source.len() / width < MIN_CLASSED {
+    if seen == Seen::Sample || options.effort == Effort::Fast || source.len() / width < MIN_CLASSED {
         let recipe = match sample::sign_and_exponent(source, layout) {
             Some(layout) => {
                 Recipe::Fields(FieldRecipe { layout, joint: 0, base: 0, coder: SymbolCoder::Rans8Listed })
             }
             None => fast_fields(source, layout),
         };
-        return Ok(own_tables(recipe, source.len(), width));
+        return own_tables(recipe, len, width);
     }
-    Ok(classed(source, options, layout))
+    classed(source, options, layout)
 }
 
 fn check_shape(source: &[u8], options: &FrameOptions) -> Result<(), Error> {

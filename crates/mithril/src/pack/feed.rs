@@ -1,0 +1,304 @@
+//! Reads the tensors of a file, decides how each is stored, and feeds the coding to threads.
+
+use super::bases::BaseTensor;
+use super::delta_stream;
+use super::layout::Layout;
+use super::raw::Raw;
+use super::tensor::{Choice, TensorChooser, against, compress_against};
+use super::window::Window;
+use super::write::{FrameEnd, Message};
+use super::{BATCH_LEN, IN_MEMORY_LEN, PackOptions};
+use crate::container::Entry;
+use crate::pipeline::buffers::Buffers;
+use crate::pipeline::ordered::{Closed, Line};
+use crate::pipeline::tasks::{Budget, Share};
+use crate::plan::{self, TensorPlan};
+use crate::{Dtype, Effort, Encoder, Error, FrameOptions, frame, pipeline};
+use mithril_format::frame::FrameHeader;
+use mithril_format::{ReadAt, TensorInfo};
+use std::io::{self, Write};
+use std::ops::Range;
+use std::sync::Arc;
+
+/// Glue up to this length is coded in memory.
+const GLUE_IN_MEMORY_LEN: u64 = 4 << 20;
+
+/// Tensors that are coded by one job at most, however small.
+const MAX_GROUP: usize = 256;
+
+/// A large tensor is planned from so many pieces of this length, spread over it.
+const SAMPLE_PIECES: u64 = 8;
+const SAMPLE_PIECE_LEN: u64 = 16 << 10;
+
+/// Blocks of a tensor that is planned from a sample are no longer than this.
+const MAX_BLOCK_LEN: u64 = 4 << 20;
+
+/// Feeds a file to the threads that code it.
+pub(super) struct Feeder<'line, 'env> {
+    pub(super) source: &'env dyn ReadAt,
+    pub(super) layout: &'env Layout,
+    pub(super) options: &'env PackOptions,
+    pub(super) buffers: &'env Buffers,
+    /// Tensors that are coded as a whole hold their share until they are written.
+    pub(super) memory: &'env Budget,
+    pub(super) line: &'line Line<'env, Result<Message<'env>, Error>>,
+}
+
+impl<'env> Feeder<'_, 'env> {
+    /// Feeds glue and tensors, in order.
+    pub(super) fn feed_all(&self) -> Result<(), Error> {
+        if self.layout.glue_len > 0 {
+            self.feed_glue()?;
+        }
+        let mut chooser = TensorChooser::new(self.source, self.layout, self.options)?;
+        let mut tensor_idx = 0;
+        while tensor_idx < self.layout.tensors.len() {
+            let n_small = self.n_small(tensor_idx);
+            if n_small > 0 {
+                self.feed_small(&mut chooser, tensor_idx..tensor_idx + n_small)?;
+                tensor_idx += n_small;
+            } else {
+                let name = &self.layout.tensors[tensor_idx].name;
+                self.feed_large(&mut chooser, tensor_idx).map_err(|error| error.in_tensor(name))?;
+                tensor_idx += 1;
+            }
+        }
+        Ok(())
+    }
+
+    fn push_done(&self, message: Message<'env>) -> Result<(), Error> {
+        self.line.push_done(Ok(message)).map_err(closed)
+    }
+
+    /// How many tensors from this one on are small, and lie so close together that they are read at once.
+    fn n_small(&self, first: usize) -> usize {
+        let tensors = &self.layout.tensors[first..];
+        let fits = |tensor: &&TensorInfo| tensor.bytes.end - tensors[0].bytes.start <= BATCH_LEN;
+        tensors.iter().take(MAX_GROUP).take_while(fits).count()
+    }
+
+    /// Feeds small tensors: those that need no base as few jobs.
+    fn feed_small(&self, chooser: &mut TensorChooser<'env>, tensors: Range<usize>) -> Result<(), Error> {
+        let infos = &self.layout.tensors[tensors.clone()];
+        let range = infos[0].bytes.start..infos[infos.len() - 1].bytes.end;
+        let window = Arc::new(Window::read(self.source, range, self.buffers)?);
+        let mut group = Vec::with_capacity(infos.len());
+        for (tensor_idx, tensor) in tensors.zip(infos) {
+            let in_tensor = |error: Error| error.in_tensor(&tensor.name);
+            let raw = Raw::new(self.source, tensor.bytes.clone(), Some(window.bytes(tensor.bytes.clone())));
+            match chooser.choose(tensor_idx, &raw).map_err(in_tensor)? {
+                Choice::Link(entry) => group.push((entry, None)),
+                Choice::Frame(entry, None) => group.push((entry, Some(tensor))),
+                Choice::Frame(entry, Some(base)) => {
+                    self.push_group(std::mem::take(&mut group), &window)?;
+                    self.push_whole(entry, Some(base), tensor, Arc::clone(&window), None)?;
+                }
+            }
+        }
+        self.push_group(group, &window)
+    }
+
+    /// Feeds small tensors as one job; those without their place in the file get no frame.
+    fn push_group(
+        &self,
+        group: Vec<(Entry, Option<&'env TensorInfo>)>,
+        window: &Arc<Window<'env>>,
+    ) -> Result<(), Error> {
+        if group.is_empty() {
+            return Ok(());
+        }
+        let (window, options, buffers) = (Arc::clone(window), self.options, self.buffers);
+        let job = move || {
+            let tensors: Vec<_> = group
+                .into_iter()
+                .map(|(entry, tensor)| {
+                    let tensor = tensor.map(|tensor| {
+                        let frame_options =
+                            options.frame_options(tensor.dtype, &tensor.shape).with_threads(1);
+                        (window.bytes(tensor.bytes.clone()), frame_options)
+                    });
+                    (entry, tensor)
+                })
+                .collect();
+            let bounds = tensors.iter().filter_map(|(_, tensor)| tensor.as_ref());
+            let bound = bounds.map(|(raw, options)| frame::compress_bound(raw.len(), options)).sum();
+            let mut out = buffers.take(bound);
+            let mut entries = Vec::with_capacity(tensors.len());
+            let mut at = 0;
+            for (entry, tensor) in tensors {
+                let range = match tensor {
+                    None => None,
+                    Some((raw, options)) => {
+                        let coded = frame::compress_into(raw, &options, &mut out[at..]);
+                        let len = coded.map_err(|error| error.in_tensor(&entry.name))?;
+                        at += len;
+                        Some(at - len..at)
+                    }
+                };
+                entries.push((entry, range));
+            }
+            Ok(Message::Entries(entries, out))
+        };
+        self.line.push(job).map_err(closed)
+    }
+
+    fn feed_large(&self, chooser: &mut TensorChooser<'env>, tensor_idx: usize) -> Result<(), Error> {
+        let tensor = &self.layout.tensors[tensor_idx];
+        let len = tensor.bytes.end - tensor.bytes.start;
+        let by_blocks = self.options.effort == Effort::Fast && self.options.bases.is_empty();
+        if by_blocks || len > IN_MEMORY_LEN {
+            let raw = Raw::new(self.source, tensor.bytes.clone(), None);
+            return match chooser.choose(tensor_idx, &raw)? {
+                Choice::Link(entry) => self.push_done(Message::Link(entry)),
+                Choice::Frame(entry, None) => self.push_blocks(entry, &raw, tensor),
+                Choice::Frame(entry, Some(base)) => self.push_delta_stream(entry, &base, &raw, tensor),
+            };
+        }
+        let share = self.memory.take(len);
+        let window = Arc::new(Window::read(self.source, tensor.bytes.clone(), self.buffers)?);
+        let raw = Raw::new(self.source, tensor.bytes.clone(), Some(window.bytes(tensor.bytes.clone())));
+        match chooser.choose(tensor_idx, &raw)? {
+            Choice::Link(entry) => self.push_done(Message::Link(entry)),
+            Choice::Frame(entry, base) => self.push_whole(entry, base, tensor, window, Some(share)),
+        }
+    }
+
+    /// Feeds a tensor that lies in memory as one job.
+    fn push_whole(
+        &self,
+        mut entry: Entry,
+        base: Option<BaseTensor<'env>>,
+        tensor: &'env TensorInfo,
+        window: Arc<Window<'env>>,
+        share: Option<Share<'env>>,
+    ) -> Result<(), Error> {
+        let options = self.options.frame_options(tensor.dtype, &tensor.shape);
+        let job = move || {
+            let raw = window.bytes(tensor.bytes.clone());
+            let coded = match base {
+                Some(base) => compress_against(raw, &base, &mut entry, &options),
+                None => crate::compress(raw, &options),
+            };
+            let frame = coded.map_err(|error| error.in_tensor(&entry.name))?;
+            Ok(Message::Frame(entry, frame, share))
+        };
+        self.line.push(job).map_err(closed)
+    }
+
+    /// Feeds a tensor batch by batch, planned from a sample.
+    fn push_blocks(&self, entry: Entry, raw: &Raw<'_>, tensor: &TensorInfo) -> Result<(), Error> {
+        let mut options = self.options.frame_options(tensor.dtype, &tensor.shape);
+        let shape = options.shape.take();
+        let plan = plan_by_sample(raw, &options)?;
+        let header = FrameHeader {
+            dtype: options.dtype,
+            shape,
+            block_len: plan.block_len,
+            raw_len: Some(raw.len()),
+            checksums: options.checksum,
+            shared: Default::default(),
+            base: None,
+        };
+        let mut head = Vec::new();
+        header.write(&mut head);
+        self.push_done(Message::Start(entry))?;
+        self.push_done(Message::Piece(head))?;
+        let block_len = u64::from(header.block_len);
+        let batch_blocks = (BATCH_LEN / block_len).max(1);
+        let how = Arc::new((plan, header));
+        let buffers = self.buffers;
+        let mut at = 0;
+        while at < raw.len() {
+            let end = raw.len().min(at + batch_blocks * block_len);
+            let range = tensor.bytes.start + at..tensor.bytes.start + end;
+            let window = Window::read(self.source, range.clone(), buffers)?;
+            let first_block = usize::try_from(at / block_len).expect("blocks whose lengths lie in memory");
+            let how = Arc::clone(&how);
+            let job = move || {
+                let (plan, header) = &*how;
+                let raw = window.bytes(range);
+                let mut out = buffers.take(pipeline::blocks_bound(raw.len(), header.block_len as usize));
+                let (trailer, len) =
+                    pipeline::encode_blocks(plan, header, first_block, raw, None, 1, &mut out);
+                out.truncate(len);
+                Ok(Message::Blocks(out, trailer))
+            };
+            self.line.push(job).map_err(closed)?;
+            at = end;
+        }
+        self.push_done(Message::End(FrameEnd::NeedsTrailer))
+    }
+
+    /// Codes a tensor against its base when neither fits memory.
+    fn push_delta_stream(
+        &self,
+        mut entry: Entry,
+        base: &BaseTensor<'_>,
+        raw: &Raw<'_>,
+        tensor: &TensorInfo,
+    ) -> Result<(), Error> {
+        let options = self.options.frame_options(tensor.dtype, &tensor.shape);
+        against(&mut entry, base)?;
+        self.push_done(Message::Start(entry))?;
+        delta_stream::encode(raw, &base.open()?, base.digest()?, &options, &mut Pieces(self))?;
+        self.push_done(Message::End(FrameEnd::Complete))
+    }
+
+    /// Feeds the glue: all pieces as one entry.
+    fn feed_glue(&self) -> Result<(), Error> {
+        let entry = Entry::glue(self.layout.glue_len);
+        let options = self.options.frame_options(Dtype::Bytes, &entry.shape);
+        let pieces = self.layout.glue.iter().map(|range| Raw::new(self.source, range.clone(), None));
+        if self.layout.glue_len <= GLUE_IN_MEMORY_LEN {
+            let mut glue = Vec::new();
+            for piece in pieces {
+                glue.extend(piece.read(0..piece.len())?);
+            }
+            let job = move || Ok(Message::Frame(entry, crate::compress(&glue, &options)?, None));
+            return self.line.push(job).map_err(closed);
+        }
+        self.push_done(Message::Start(entry))?;
+        let mut encoder = Encoder::new(Pieces(self), &options)?;
+        for piece in pieces {
+            piece.all_pieces(|_, bytes| encoder.write_all(bytes).map(|()| true).map_err(Error::writing))?;
+        }
+        encoder.finish()?;
+        self.push_done(Message::End(FrameEnd::Complete))
+    }
+}
+
+/// Fails only when writing failed, whose own error is reported then.
+fn closed(_: Closed) -> Error {
+    Error::writing(io::ErrorKind::BrokenPipe.into())
+}
+
+/// Plans a tensor from pieces that are spread over it.
+fn plan_by_sample(raw: &Raw<'_>, options: &FrameOptions) -> Result<TensorPlan, Error> {
+    let unit = options.dtype.unit_len() as u64;
+    let piece_len = SAMPLE_PIECE_LEN / unit * unit;
+    let mut sample = Vec::new();
+    for piece in 0..SAMPLE_PIECES {
+        let at = (raw.len() - piece_len) / unit * piece / (SAMPLE_PIECES - 1) * unit;
+        sample.extend(raw.read(at..at + piece_len)?);
+    }
+    let len = usize::try_from(raw.len()).unwrap_or(usize::MAX);
+    let mut plan = plan::tensor_from_sample(&sample, len, options);
+    let max_block_len = MAX_BLOCK_LEN / unit * unit;
+    plan.block_len = plan.block_len.min(u32::try_from(max_block_len).unwrap_or(u32::MAX));
+    Ok(plan)
+}
+
+/// A frame that is sent as it is made.
+struct Pieces<'a, 'line, 'env>(&'a Feeder<'line, 'env>);
+
+impl Write for Pieces<'_, '_, '_> {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        let sent = self.0.line.push_done(Ok(Message::Piece(bytes.to_vec())));
+        sent.map_err(|Closed| io::ErrorKind::BrokenPipe)?;
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
