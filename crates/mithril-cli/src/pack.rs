@@ -20,6 +20,9 @@ const FRAME_SUFFIX: &str = "mthf";
 /// Suffix of safetensors files whose tensors are frames.
 const FRAMED_SUFFIX: &str = "mithril.safetensors";
 
+/// Suffix of directories of such files.
+const FRAMED_DIRECTORY_SUFFIX: &str = "mithril";
+
 /// What became of a file.
 struct Done {
     source: String,
@@ -44,9 +47,16 @@ pub(crate) fn compress(arguments: &CompressArguments) -> Result<(), Failure> {
     check_outputs(&arguments.files, arguments.output.as_deref(), arguments.json)?;
     let bases = open_bases(&arguments.base)?;
     for_each(Direction::Compress, &arguments.files, arguments.json, |path| {
+        if path.is_dir() && arguments.dry_run {
+            return containers::measure_directory(path, arguments, &bases);
+        }
         if path.is_dir() {
-            let output = directory_output(path, arguments.output.as_deref(), arguments.dry_run, || {
-                append_suffix(&trimmed(path), CONTAINER_SUFFIX)
+            let suffix = match arguments.to {
+                PackTo::Container => CONTAINER_SUFFIX,
+                PackTo::Safetensors => FRAMED_DIRECTORY_SUFFIX,
+            };
+            let output = directory_output(path, arguments.output.as_deref(), || {
+                append_suffix(&trimmed(path), suffix)
             })?;
             return containers::compress_directory(path, &output, arguments, &bases);
         }
@@ -80,7 +90,12 @@ pub(crate) fn decompress(arguments: &DecompressArguments) -> Result<(), Failure>
     let bases = open_bases(&arguments.base)?;
     for_each(Direction::Decompress, &arguments.files, arguments.json, |path| {
         if path.is_dir() {
-            let output = directory_output(path, arguments.output.as_deref(), arguments.dry_run, || {
+            if arguments.dry_run {
+                let message =
+                    format!("`{}` is a directory, which `--dry-run` does not restore", path.display());
+                return Err(Failure::command(message).with_hint("`mithril verify` checks packed directories"));
+            }
+            let output = directory_output(path, arguments.output.as_deref(), || {
                 without_suffix(&trimmed(path)).unwrap_or_else(|| append_suffix(&trimmed(path), "restored"))
             })?;
             return containers::decompress_directory(path, &output, arguments, &bases);
@@ -227,14 +242,9 @@ fn append_suffix(path: &Path, suffix: &str) -> PathBuf {
 fn directory_output(
     path: &Path,
     output: Option<&Path>,
-    dry_run: bool,
     default: impl FnOnce() -> PathBuf,
 ) -> Result<PathBuf, Failure> {
     match output {
-        _ if dry_run => Err(Failure::command(format!(
-            "`{}` is a directory, of which `--dry-run` cannot say anything",
-            path.display()
-        ))),
         Some(output) if is_stdio(output) => {
             Err(Failure::command(format!("`{}` is a directory, which cannot go to stdout", path.display())))
         }
@@ -256,5 +266,6 @@ fn without_suffix(path: &Path) -> Option<PathBuf> {
         return Some(path.with_file_name(name));
     }
     let is_ours = |suffix: &str| crate::input::has_suffix(path, suffix);
-    (is_ours(CONTAINER_SUFFIX) || is_ours(FRAME_SUFFIX)).then(|| path.with_extension(""))
+    let ours = [CONTAINER_SUFFIX, FRAME_SUFFIX, FRAMED_DIRECTORY_SUFFIX];
+    ours.into_iter().any(is_ours).then(|| path.with_extension(""))
 }

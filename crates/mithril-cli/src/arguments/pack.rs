@@ -11,13 +11,15 @@ use std::path::PathBuf;
 Model files (safetensors, npy, npz, pt, gguf; told by their bytes, not by their names) become containers (`.mckp`):
 every tensor is coded by its dtype, equal ones are stored once, and each can be read alone. Other files become frames
 (`.mthf`): plain bytes, or numbers of the type that `--dtype` names. A directory becomes one of packed files, by default
-DIR.mckp; when that is interrupted, the same command goes on. Memory stays bounded whatever the size.
+DIR.mckp, or with `--to safetensors` DIR.mithril with every file under its own name; when that is interrupted, the same
+command goes on. Memory stays bounded whatever the size.
 
 Examples:
   mithril compress model.safetensors
   mithril compress model-*.safetensors --effort max -o packed/
   mithril compress tuned.safetensors --base base.safetensors
   mithril compress model-directory/
+  mithril compress model-directory/ --to safetensors -o smaller-directory/
   mithril compress weights.bin --dtype bf16
   mithril compress model.safetensors --dry-run --json
   cat weights.bin | mithril compress - --dtype f32 > weights.mthf")]

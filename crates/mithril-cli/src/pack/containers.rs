@@ -8,11 +8,26 @@ use crate::progress::Meter;
 use crate::source::Source;
 use mithril::container::{Bases, Model, Reader};
 use mithril::pack::{PackOptions, PackSummary, PackedTensor};
-use mithril::repository::{RepositorySummary, pack_repository, unpack_repository};
+use mithril::repository::{
+    RepositorySummary, is_framed_repository, measure_repository, pack_framed_repository, pack_repository,
+    unpack_framed_repository, unpack_repository,
+};
 use mithril::{Error, pack};
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
 use std::path::Path;
+
+/// How the user wants files to be packed.
+fn pack_options(arguments: &CompressArguments, bases: &Bases) -> PackOptions {
+    let mut options = PackOptions::default()
+        .with_effort(arguments.effort)
+        .with_threads(arguments.threads)
+        .with_digests(arguments.digests)
+        .with_bases(bases.clone());
+    options.level = arguments.level;
+    options.alignment_log2 = arguments.alignment.log2();
+    options
+}
 
 /// Packs a model file.
 pub(super) fn compress(
@@ -21,14 +36,7 @@ pub(super) fn compress(
     arguments: &CompressArguments,
     bases: &Bases,
 ) -> Result<Done, Failure> {
-    let mut options = PackOptions::default()
-        .with_effort(arguments.effort)
-        .with_threads(arguments.threads)
-        .with_digests(arguments.digests)
-        .with_bases(bases.clone())
-        .with_name(source.file_name());
-    options.level = arguments.level;
-    options.alignment_log2 = arguments.alignment.log2();
+    let options = pack_options(arguments, bases).with_name(source.file_name());
     let refused = |error: &Error| Failure::model(&source.name, error);
     let meter = Meter::new(source.len);
     let progress = |len| meter.add(len);
@@ -148,18 +156,32 @@ pub(super) fn compress_directory(
     arguments: &CompressArguments,
     bases: &Bases,
 ) -> Result<Done, Failure> {
-    let mut options = PackOptions::default()
-        .with_effort(arguments.effort)
-        .with_threads(arguments.threads)
-        .with_digests(arguments.digests)
-        .with_bases(bases.clone());
-    options.level = arguments.level;
-    options.alignment_log2 = arguments.alignment.log2();
+    let options = pack_options(arguments, bases);
     clean_up_on_signal();
     let meter = Meter::new(None);
-    let packed = pack_repository(input, output, &options, arguments.force, &|len| meter.add(len));
+    let (force, progress) = (arguments.force, |len| meter.add(len));
+    let packed = match arguments.to {
+        PackTo::Container => pack_repository(input, output, &options, force, &progress),
+        PackTo::Safetensors => pack_framed_repository(input, output, &options, force, &progress),
+    };
     let summary = packed.map_err(|error| Failure::model(input.display(), &error))?;
+    let output = output.display().to_string();
     Ok(directory_done(input, output, &summary, meter.elapsed_seconds()))
+}
+
+/// Says what packing a directory would come to.
+pub(super) fn measure_directory(
+    input: &Path,
+    arguments: &CompressArguments,
+    bases: &Bases,
+) -> Result<Done, Failure> {
+    if arguments.to == PackTo::Safetensors {
+        return Err(Failure::command("`--to safetensors` reads files and writes files"));
+    }
+    let meter = Meter::new(None);
+    let measured = measure_repository(input, &pack_options(arguments, bases), &|len| meter.add(len));
+    let summary = measured.map_err(|error| Failure::model(input.display(), &error))?;
+    Ok(directory_done(input, Target::Nowhere.name(), &summary, meter.elapsed_seconds()))
 }
 
 /// Restores the files of a packed directory into another.
@@ -172,12 +194,17 @@ pub(super) fn decompress_directory(
     clean_up_on_signal();
     let meter = Meter::new(None);
     let (threads, force) = (arguments.threads, arguments.force);
-    let unpacked = unpack_repository(input, output, bases, threads, force, &|len| meter.add(len));
+    let progress = |len| meter.add(len);
+    let unpacked = match is_framed_repository(input) {
+        false => unpack_repository(input, output, bases, threads, force, &progress),
+        true => unpack_framed_repository(input, output, threads, force, &progress),
+    };
     let summary = unpacked.map_err(|error| Failure::model(input.display(), &error))?;
+    let output = output.display().to_string();
     Ok(directory_done(input, output, &summary, meter.elapsed_seconds()))
 }
 
-fn directory_done(input: &Path, output: &Path, summary: &RepositorySummary, seconds: f64) -> Done {
+fn directory_done(input: &Path, output: String, summary: &RepositorySummary, seconds: f64) -> Done {
     let n_resumed = summary.files.iter().filter(|file| file.resumed).count();
     let resumed = if n_resumed > 0 { format!(", {n_resumed} done before") } else { String::new() };
     let files = summary.files.iter().map(|file| {
@@ -190,7 +217,7 @@ fn directory_done(input: &Path, output: &Path, summary: &RepositorySummary, seco
     });
     Done {
         source: input.display().to_string(),
-        output: output.display().to_string(),
+        output,
         raw_len: summary.raw_len,
         stored_len: summary.packed_len,
         seconds,

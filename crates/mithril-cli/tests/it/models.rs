@@ -180,7 +180,20 @@ fn directory_comes_back_with_every_file() {
     for name in ["model-00001-of-00001.safetensors", "config.json", "nested/vocab.txt"] {
         assert!(directory.read(&format!("back/{name}")) == directory.read(&format!("repo/{name}")), "{name}");
     }
-    check_refused(&run(&["compress", &repo, "--dry-run"]), 2, "`--dry-run`");
+    let dry = json(&run(&["compress", &repo, "--dry-run", "--json"]));
+    let real = json(&run(&["compress", &repo, "--json", "-o", &directory.path("again")]));
+    assert_eq!(dry["stored_bytes"], real["stored_bytes"]);
+    check_done(&run(&["compress", &repo, "--to", "safetensors"]));
+    let shard = "model-00001-of-00001.safetensors";
+    let framed = directory.read(&format!("repo.mithril/{shard}"));
+    assert!(framed.len() < directory.read(&format!("repo/{shard}")).len());
+    check_done(&run(&["decompress", &directory.path("repo.mithril"), "-o", &directory.path("unframed")]));
+    for name in [shard, "config.json", "nested/vocab.txt"] {
+        assert!(
+            directory.read(&format!("unframed/{name}")) == directory.read(&format!("repo/{name}")),
+            "{name}"
+        );
+    }
     check_refused(&run(&["compress", &repo, "-o", "-"]), 2, "cannot go to stdout");
 }
 

@@ -10,7 +10,8 @@ use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 
 /// A directory that is being filled under a temporary name beside its own. Dropped without
-/// [`OutputDirectory::commit`], it leaves nothing behind.
+/// [`OutputDirectory::commit`], it leaves nothing behind; a process that is killed leaves the temporary directory, which
+/// the next writer of the same name removes.
 #[derive(Debug)]
 pub struct OutputDirectory {
     path: PathBuf,
@@ -19,6 +20,9 @@ pub struct OutputDirectory {
     replace: bool,
     /// Whether there is nothing left to do for it.
     is_settled: bool,
+    /// Held as long as it is being filled, so that others can tell it from what a killed process left.
+    #[expect(dead_code, reason = "holds a lock")]
+    lock: Option<File>,
 }
 
 impl OutputDirectory {
@@ -37,11 +41,14 @@ impl OutputDirectory {
             return Err(Error::invalid(format!("`{}` exists already", path.display())));
         }
         let temporary = path.with_file_name(format!(".{name}.{}.tmp", std::process::id()));
-        if let Some(parent) = path.parent().filter(|parent| !parent.as_os_str().is_empty()) {
+        let parent = path.parent().filter(|parent| !parent.as_os_str().is_empty());
+        if let Some(parent) = parent {
             fs::create_dir_all(parent).map_err(|error| cannot("make", parent, error))?;
         }
+        remove_abandoned(parent.unwrap_or(Path::new(".")), &name);
         fs::create_dir(&temporary).map_err(|error| cannot("make", &temporary, error))?;
-        Ok(Self { path: path.to_owned(), temporary, replace, is_settled: false })
+        let lock = lock(&temporary);
+        Ok(Self { path: path.to_owned(), temporary, replace, is_settled: false, lock })
     }
 
     /// Where it will be.
@@ -60,7 +67,13 @@ impl OutputDirectory {
     pub(super) fn inner(&self, name: &str) -> Result<Self, Error> {
         let temporary = self.temporary.join(name);
         fs::create_dir(&temporary).map_err(|error| cannot("make", &temporary, error))?;
-        Ok(Self { path: self.path.join(name), temporary, replace: self.replace, is_settled: true })
+        Ok(Self {
+            path: self.path.join(name),
+            temporary,
+            replace: self.replace,
+            is_settled: true,
+            lock: None,
+        })
     }
 
     /// Writes a small file.
@@ -159,6 +172,29 @@ impl Drop for OutputDirectory {
     }
 }
 
+/// Locks a directory that is being filled. Some file systems have no locks; their leftovers stay.
+fn lock(directory: &Path) -> Option<File> {
+    let file = File::open(directory).ok()?;
+    file.try_lock().is_ok().then_some(file)
+}
+
+/// Removes what killed writers of this name left: temporary directories that nobody holds a lock on.
+fn remove_abandoned(parent: &Path, name: &str) {
+    let Ok(siblings) = fs::read_dir(parent) else { return };
+    for sibling in siblings.flatten() {
+        let sibling_name = sibling.file_name();
+        let process = sibling_name.to_str().and_then(|sibling| {
+            sibling.strip_prefix('.')?.strip_prefix(name)?.strip_prefix('.')?.strip_suffix(".tmp")
+        });
+        if process.is_some_and(|process| process.parse::<u32>().is_ok())
+            && let Some(lock) = lock(&sibling.path())
+        {
+            let _ = fs::remove_dir_all(sibling.path());
+            drop(lock);
+        }
+    }
+}
+
 /// All files below a directory, by their path from it on.
 fn collect(root: &Path, relative: &Path, files: &mut BTreeSet<PathBuf>) -> Result<(), Error> {
     let directory = root.join(relative);
@@ -190,5 +226,27 @@ impl SafetensorsFile {
         let file = File::options().write(true).open(&self.path);
         let written = file.and_then(|file| file.write_all_at(bytes, place.start + offset));
         written.map_err(|error| cannot("write", &self.path, error))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn leftovers_of_killed_writers_are_removed_and_live_ones_stay() {
+        let folder = std::env::temp_dir().join(format!("mithril-output-{}", std::process::id()));
+        fs::create_dir_all(folder.join(".model.4000000000.tmp/inner")).unwrap();
+        fs::create_dir_all(folder.join(".model.notes.tmp")).unwrap();
+        let live = folder.join(".model.4000000001.tmp");
+        fs::create_dir_all(&live).unwrap();
+        let held = lock(&live).expect("a lock");
+        drop(OutputDirectory::create(&folder.join("model"), false).unwrap());
+        let names: BTreeSet<_> =
+            fs::read_dir(&folder).unwrap().map(|entry| entry.unwrap().file_name()).collect();
+        let expected = [".model.4000000001.tmp", ".model.notes.tmp"].map(std::ffi::OsString::from);
+        assert_eq!(names, BTreeSet::from(expected));
+        drop(held);
+        fs::remove_dir_all(&folder).unwrap();
     }
 }

@@ -7,7 +7,7 @@ use mithril_codec::Dtype;
 use mithril_format::FormatError;
 use mithril_format::container::ContainerWriter;
 use std::fs::File;
-use std::io::Write;
+use std::io::{self, Write};
 use std::path::Path;
 
 /// Writes the manifest; `small` is the bytes of the files that lie in it, one behind the other.
@@ -20,27 +20,39 @@ pub(super) fn write(
 ) -> Result<u64, Error> {
     let path = directory.join(MANIFEST);
     let failed = |error| Error::cannot_write(&path, error);
+    let file = AtomicFile::create(&path, replace).map_err(failed)?;
+    let (file, len) = write_to(file, files, small, effort)?.map_err(failed)?;
+    file.commit().map_err(failed)?;
+    Ok(len)
+}
+
+/// Writes the manifest; returns the writer and how many bytes it got.
+pub(super) fn write_to<W: Write>(
+    writer: W,
+    files: Vec<PackedFile>,
+    small: &[u8],
+    effort: Effort,
+) -> Result<io::Result<(W, u64)>, Error> {
+    let entry = Entry::glue(small.len() as u64);
+    // Text: what general compressors find in it is worth their time.
+    let effort = if effort == Effort::Fast { Effort::Balanced } else { effort };
+    let options =
+        FrameOptions::default().with_dtype(Dtype::Bytes).with_shape(entry.shape.clone()).with_effort(effort);
+    let bytes = if small.is_empty() { Vec::new() } else { crate::compress(small, &options)? };
     let mut header = Header::default();
     header.writer = crate::pack::writer_name();
     header.files = files;
-    let file = AtomicFile::create(&path, replace).map_err(failed)?;
-    let mut container = ContainerWriter::new(file, &header, 6).map_err(failed)?;
-    if !small.is_empty() {
-        let entry = Entry::glue(small.len() as u64);
-        // Text: what general compressors find in it is worth their time.
-        let effort = if effort == Effort::Fast { Effort::Balanced } else { effort };
-        let options = FrameOptions::default()
-            .with_dtype(Dtype::Bytes)
-            .with_shape(entry.shape.clone())
-            .with_effort(effort);
-        let bytes = crate::compress(small, &options)?;
-        let mut frame = container.start_frame(entry).map_err(failed)?;
-        frame.write_all(&bytes).map_err(failed)?;
-        frame.finish();
-    }
-    let finished = container.finish().map_err(failed)?;
-    finished.writer.commit().map_err(failed)?;
-    Ok(finished.len)
+    let write = || {
+        let mut container = ContainerWriter::new(writer, &header, 6)?;
+        if !small.is_empty() {
+            let mut frame = container.start_frame(entry)?;
+            frame.write_all(&bytes)?;
+            frame.finish();
+        }
+        let finished = container.finish()?;
+        Ok((finished.writer, finished.len))
+    };
+    Ok(write())
 }
 
 /// Reads a manifest: the files, and the bytes of the small ones.

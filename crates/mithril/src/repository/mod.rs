@@ -5,15 +5,19 @@
 //! with names, modes and links. The manifest is written last: a packed directory that has one is complete. Tensors that
 //! several shards hold are stored in the first.
 //!
+//! The other packaging keeps every file under its own name, with frames inside of the safetensors files.
+//!
 //! When the work is interrupted, starting it again skips what is done.
 
+mod framed;
 mod journal;
 mod manifest;
 mod pack;
 mod tree;
 mod unpack;
 
-pub use pack::pack_repository;
+pub use framed::{is_framed_repository, pack_framed_repository, unpack_framed_repository};
+pub use pack::{measure_repository, pack_repository};
 pub use unpack::unpack_repository;
 
 /// The container that lists a packed directory and holds its small files.

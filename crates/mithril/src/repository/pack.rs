@@ -27,11 +27,7 @@ pub fn pack_repository(
 ) -> Result<RepositorySummary, Error> {
     let files = tree::files(input)?;
     fs::create_dir_all(output).map_err(|error| Error::cannot_write(output, error))?;
-    let inside = |a: &Path, b: &Path| matches!((fs::canonicalize(a), fs::canonicalize(b)), (Ok(a), Ok(b)) if a.starts_with(&b));
-    if inside(output, input) {
-        let what = format!("`{}` lies inside the directory that is packed", output.display());
-        return Err(Error::invalid(what));
-    }
+    refuse_inside(input, output)?;
     if output.join(MANIFEST).exists() && !replace {
         return Err(Error::cannot_write(&output.join(MANIFEST), io::ErrorKind::AlreadyExists.into()));
     }
@@ -55,6 +51,91 @@ pub fn pack_repository(
     packer.summary.packed_len += len;
     packer.journal.finish()?;
     Ok(packer.summary)
+}
+
+/// Refuses an output that lies inside the input, or is it.
+pub(super) fn refuse_inside(input: &Path, output: &Path) -> Result<(), Error> {
+    match (fs::canonicalize(output), fs::canonicalize(input)) {
+        (Ok(inner), Ok(outer)) if inner.starts_with(&outer) => {
+            let what = format!("`{}` lies inside the directory that is packed", output.display());
+            Err(Error::invalid(what))
+        }
+        _ => Ok(()),
+    }
+}
+
+/// Does all the work of [`pack_repository`], and writes nothing.
+///
+/// # Errors
+/// As [`pack_repository`], as far as reading is concerned.
+pub fn measure_repository(
+    input: &Path,
+    options: &PackOptions,
+    progress: Progress<'_>,
+) -> Result<RepositorySummary, Error> {
+    let mut summary = RepositorySummary::default();
+    let mut siblings = Bases::none();
+    let (mut packed, mut small) = (Vec::new(), Vec::new());
+    for file in tree::files(input)? {
+        let mut entry = PackedFile::new(&file.path, file.mode, file.len);
+        let source = tree::path_below(input, &file.path)?;
+        let failed = |error| Error::cannot_read(&source, error);
+        if file.link.is_some() {
+            entry.link = file.link;
+            summary.add(file.path, 0, None, false);
+        } else if is_plain_model(&source) {
+            let mut options = options.clone();
+            options.bases = options.bases.and(&siblings);
+            options.name = source.file_name().map_or_else(String::new, |name| name.display().to_string());
+            let opened = File::open(&source).map_err(failed)?;
+            let (_, done) = crate::pack::pack(&opened, io::sink(), &options, progress)
+                .map_err(|error| error.about(&source, &source))?;
+            siblings = siblings.and(&Bases::new([Model::open_path(&source)?]));
+            entry.packed_as = Some(format!("{}.{SUFFIX}", file.path));
+            summary.add(file.path, file.len, Some(done.packed_len), false);
+        } else if file.len <= SMALL_LEN {
+            small.extend(fs::read(&source).map_err(failed)?);
+            progress(file.len);
+            summary.add(file.path, file.len, None, false);
+        } else {
+            let mut reader = File::open(&source).map_err(failed)?;
+            let mut encoder = Encoder::new(Counted(0), &frame_options(options))?;
+            io::copy(&mut reader, &mut encoder).map_err(failed)?;
+            entry.packed_as = Some(format!("{}.{FRAME_SUFFIX}", file.path));
+            progress(file.len);
+            summary.add(file.path, file.len, Some(encoder.finish()?.0), false);
+        }
+        packed.push(entry);
+    }
+    let written = manifest::write_to(io::sink(), packed, &small, options.effort)?;
+    summary.packed_len += written.map_err(Error::writing)?.1;
+    Ok(summary)
+}
+
+/// Counts what is written to it.
+struct Counted(u64);
+
+impl io::Write for Counted {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.0 += bytes.len() as u64;
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+/// Whether a file is a model that is not packed yet.
+fn is_plain_model(path: &Path) -> bool {
+    is_model(path) && Model::open_path(path).is_ok_and(|model| model.container().is_none())
+}
+
+/// How files that are no models are compressed.
+fn frame_options(options: &PackOptions) -> FrameOptions {
+    let mut frame = FrameOptions::default().with_effort(options.effort).with_threads(options.threads);
+    frame.level = options.level;
+    frame
 }
 
 struct Packer<'a> {
@@ -84,8 +165,7 @@ impl Packer<'_> {
             return Ok(packed);
         }
         let source = tree::path_below(self.input, &file.path)?;
-        let is_model =
-            is_model(&source) && Model::open_path(&source).is_ok_and(|model| model.container().is_none());
+        let is_model = is_plain_model(&source);
         if !is_model && file.len <= SMALL_LEN {
             let bytes = fs::read(&source).map_err(|error| Error::cannot_read(&source, error))?;
             packed.len = bytes.len() as u64;
@@ -133,10 +213,7 @@ impl Packer<'_> {
         let cannot_read = |error| Error::cannot_read(source, error);
         let mut reader = File::open(source).map_err(cannot_read)?;
         let file = AtomicFile::create(target, replace).map_err(|error| Error::cannot_write(target, error))?;
-        let mut options =
-            FrameOptions::default().with_effort(self.options.effort).with_threads(self.options.threads);
-        options.level = self.options.level;
-        let mut encoder = Encoder::new(file, &options)?;
+        let mut encoder = Encoder::new(file, &frame_options(self.options))?;
         let len = io::copy(&mut reader, &mut encoder).map_err(cannot_read)?;
         encoder.finish()?.commit().map_err(|error| Error::cannot_write(target, error))?;
         (self.progress)(len);

@@ -118,19 +118,19 @@ fn unpack_frame(source: &Path, target: &Path, replace: bool, progress: Progress<
 }
 
 #[cfg(unix)]
-fn set_mode(path: &Path, mode: u32) -> Result<(), Error> {
+pub(super) fn set_mode(path: &Path, mode: u32) -> Result<(), Error> {
     use std::os::unix::fs::PermissionsExt;
     fs::set_permissions(path, fs::Permissions::from_mode(mode & 0o777))
         .map_err(|error| Error::cannot_write(path, error))
 }
 
 #[cfg(not(unix))]
-fn set_mode(_: &Path, _: u32) -> Result<(), Error> {
+pub(super) fn set_mode(_: &Path, _: u32) -> Result<(), Error> {
     Ok(())
 }
 
 #[cfg(unix)]
-fn make_link(path: &Path, target: &str, replace: bool) -> Result<(), Error> {
+pub(super) fn make_link(path: &Path, target: &str, replace: bool) -> Result<(), Error> {
     let failed = |error| Error::cannot_write(path, error);
     if fs::read_link(path).is_ok_and(|there| there == Path::new(target)) {
         return Ok(());
@@ -145,6 +145,6 @@ fn make_link(path: &Path, target: &str, replace: bool) -> Result<(), Error> {
 }
 
 #[cfg(not(unix))]
-fn make_link(path: &Path, _: &str, _: bool) -> Result<(), Error> {
+pub(super) fn make_link(path: &Path, _: &str, _: bool) -> Result<(), Error> {
     Err(Error::invalid(format!("`{}` is a link, which this system does not have", path.display())))
 }

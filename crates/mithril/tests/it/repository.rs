@@ -1,11 +1,14 @@
 //! Directories: packed file by file, restored exactly, resumed after an interruption.
 
 use crate::container::forge::{Forge, Forged};
-use crate::container::{Tensor, safetensors};
+use crate::container::{Tensor, file_of, safetensors};
 use crate::folder::{Folder, contents};
 use mithril::container::{Bases, EntryKind, Model, PackedFile};
 use mithril::pack::PackOptions;
-use mithril::repository::{MANIFEST, pack_repository, unpack_repository};
+use mithril::repository::{
+    MANIFEST, is_framed_repository, measure_repository, pack_framed_repository, pack_repository,
+    unpack_framed_repository, unpack_repository,
+};
 use mithril::{Dtype, ErrorKind};
 use std::fs;
 use std::os::unix::fs::{PermissionsExt, symlink};
@@ -154,4 +157,45 @@ fn manifests_cannot_write_outside() {
         unpack_repository(&folder.join("packed"), &folder.join("out"), &Bases::none(), 0, true, &|_| ());
     assert!(result.unwrap_err().to_string().contains("through a link"));
     assert_eq!(fs::read(folder.join("victim")).unwrap(), b"untouched");
+}
+
+#[test]
+fn measuring_a_directory_gives_the_sizes_of_packing_it() {
+    let folder = Folder::new("measured");
+    model(&folder);
+    let input = folder.join("in");
+    let measured = measure_repository(&input, &PackOptions::default(), &|_| ()).unwrap();
+    let packed =
+        pack_repository(&input, &folder.join("packed"), &PackOptions::default(), false, &|_| ()).unwrap();
+    assert_eq!(measured, packed);
+}
+
+#[test]
+fn framed_directory_keeps_every_name_and_comes_back() {
+    let folder = Folder::new("framed-tree");
+    model(&folder);
+    // A file with a hole cannot hold frames, and stays as it is.
+    let holey = Tensor::weights("holey", Dtype::Bf16, 3_000, 9);
+    let header = format!("{{{}}}", holey.json(8));
+    folder.write("in/holey.safetensors", &file_of(&header, &[&[0; 8], holey.raw.as_slice()].concat()));
+    let (input, framed, output) = (folder.join("in"), folder.join("framed"), folder.join("out"));
+    assert!(!is_framed_repository(&input));
+    let options = PackOptions::default();
+    let summary = pack_framed_repository(&input, &framed, &options, false, &|_| ()).unwrap();
+    assert!(is_framed_repository(&framed));
+    let names = |path| contents(path).into_iter().map(|(place, ..)| place).collect::<Vec<_>>();
+    assert_eq!(names(&framed), names(&input));
+    assert!(summary.packed_len < summary.raw_len);
+    let shard = "model-00001-of-00002.safetensors";
+    let [plain, packed] = [&input, &framed].map(|folder| fs::read(folder.join(shard)).unwrap());
+    assert!(packed.len() < plain.len());
+    for unchanged in ["config.json", "holey.safetensors"] {
+        let [plain, packed] = [&input, &framed].map(|folder| fs::read(folder.join(unchanged)).unwrap());
+        assert!(plain == packed, "{unchanged}");
+    }
+    unpack_framed_repository(&framed, &output, 1, false, &|_| ()).unwrap();
+    let of = |folder| contents(folder).into_iter().filter(|(place, ..)| place != "cached.txt");
+    assert!(of(&output).eq(of(&input)));
+    let again = pack_framed_repository(&input, &framed, &options, false, &|_| ()).unwrap_err();
+    assert_eq!(again.kind(), ErrorKind::Io, "{again}");
 }

@@ -1,10 +1,11 @@
 //! Containers against a base: copies, deltas, renamed tensors, and bases that are not the right ones.
 
+use super::forge::{self, Forge, Forged};
 use super::{Tensor, packed_with, safetensors};
 use crate::folder::{Folder, contents};
 use mithril::container::{Bases, EntryKind, Model, Reader};
 use mithril::pack::{PackOptions, PackSummary, pack_file, unpack, unpack_file};
-use mithril::{Dtype, ErrorKind};
+use mithril::{Digest, Dtype, ErrorKind};
 use std::fs;
 
 fn model(name: &str, file: Vec<u8>) -> Model {
@@ -125,4 +126,25 @@ fn chains_of_packed_bases_are_followed_and_cycles_are_refused() {
     let error = Model::open_path(&packed[2]).map(|model| model.read(0).map(|_| ())).unwrap_err();
     assert_eq!(error.kind(), ErrorKind::InvalidArgument);
     assert!(error.to_string().contains("lead back"), "{error}");
+}
+
+#[test]
+fn a_base_that_records_a_false_digest_is_found_out() {
+    let same = Tensor::weights("same", Dtype::Bf16, 400_000, 3);
+    let tuned = safetensors(&[same.clone()]);
+    let bases = Bases::new([model("base", safetensors(&[same.clone()]))]);
+    let (container, summary) = packed_with(&tuned, &PackOptions::default().with_bases(bases));
+    assert_eq!(kinds(&summary), [("same", EntryKind::Copy)]);
+    let base_with = |raw: &[u8]| {
+        let mut entry = Forged::full("same", forge::BF16, &[400_000], raw);
+        entry.tag |= forge::DIGEST;
+        entry.content = Digest::of(&same.raw).0.to_vec();
+        Bases::new([model("base.mckp", Forge::of(vec![entry]).build())])
+    };
+    assert!(restored(&container, &base_with(&same.raw)).unwrap() == tuned);
+    let mut other = same.raw.clone();
+    other[123_456] ^= 1;
+    let error = restored(&container, &base_with(&other)).unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Base, "{error}");
+    assert!(error.to_string().contains("same"), "{error}");
 }
