@@ -103,7 +103,7 @@ fn write_pieces<W: Write>(
                 let actual = std::mem::take(&mut copied).finish();
                 if actual != *expected {
                     let error = Error::BaseMismatch { expected: *expected, actual: Some(actual) };
-                    return Err(error.in_tensor(*name));
+                    return Err(error.in_tensor(name));
                 }
                 0
             }

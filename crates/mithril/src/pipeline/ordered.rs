@@ -84,7 +84,10 @@ mod tests {
                 |line| {
                     for number in 0..500u32 {
                         // Uneven work, so that threads overtake each other.
-                        let job = move || (0..number % 7 * 1000).fold(number, |sum, i| sum ^ (i & 0));
+                        let job = move || {
+                            (0..number % 7 * 1000).for_each(|i| drop(std::hint::black_box(i.to_string())));
+                            number
+                        };
                         if number % 5 == 0 { line.push_done(number)? } else { line.push(job)? }
                     }
                     Ok::<_, Closed>(())
