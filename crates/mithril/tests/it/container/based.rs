@@ -131,8 +131,8 @@ fn chains_of_packed_bases_are_followed_and_cycles_are_refused() {
 #[test]
 fn a_base_that_records_a_false_digest_is_found_out() {
     let same = Tensor::weights("same", Dtype::Bf16, 400_000, 3);
-    let tuned = safetensors(&[same.clone()]);
-    let bases = Bases::new([model("base", safetensors(&[same.clone()]))]);
+    let tuned = safetensors(std::slice::from_ref(&same));
+    let bases = Bases::new([model("base", safetensors(std::slice::from_ref(&same)))]);
     let (container, summary) = packed_with(&tuned, &PackOptions::default().with_bases(bases));
     assert_eq!(kinds(&summary), [("same", EntryKind::Copy)]);
     let base_with = |raw: &[u8]| {
