@@ -37,12 +37,24 @@ step() {
     echo "   $((SECONDS - start)) s"
 }
 
+# install_packages NAME...: from Debian, as root or through sudo.
+install_packages() {
+    local as_root=
+    [ "$(id -u)" -eq 0 ] || as_root=sudo
+    $as_root apt-get update -qq
+    DEBIAN_FRONTEND=noninteractive $as_root apt-get install -y -qq --no-install-recommends "$@" >/dev/null
+}
+
 tools() {
     rustc --version
     python3 --version
     python3 -c 'import sys; sys.exit("Python 3.11 or later is needed" if sys.version_info < (3, 11) else 0)'
     if ! cargo fmt --version || ! cargo clippy --version; then
         rustup component add rustfmt clippy
+    fi
+    # Kernels run on a GPU, or on software: then Debian's package has the driver.
+    if ! ls /usr/share/vulkan/icd.d/*.json /etc/vulkan/icd.d/*.json >/dev/null 2>&1 && command -v apt-get >/dev/null; then
+        install_packages mesa-vulkan-drivers libvulkan1
     fi
     local python=$target/venv/bin/python
     [ -x "$python" ] || python3 -m venv "$target/venv"
@@ -138,9 +150,9 @@ python_static_checks() {
 
 step "tools" tools
 step "format" format
-step "clippy" cargo clippy --quiet --locked --workspace --all-targets -- -D warnings
+step "clippy" cargo clippy --quiet --locked --workspace --all-targets --features mithril-cli/gpu -- -D warnings
 step "ruff" "$target/venv/bin/ruff" check tools docs scripts
-step "tests" cargo test --quiet --workspace --all-targets
+step "tests" cargo test --quiet --workspace --all-targets --features mithril-cli/gpu
 step "tests without SIMD" cargo test --quiet --package mithril-codec --package mithril-format --package mithril \
     --features mithril-codec/scalar-only --lib --tests
 step "same bytes from every build" byte_identity

@@ -108,6 +108,19 @@ Examples:
     Merge(MergeArguments),
     /// Tell whether a DFloat11 model fits a GPU, without one
     Diagnose(DiagnoseArguments),
+    /// Decode on a GPU: what there is, whether it decodes exactly, how fast
+    #[cfg(feature = "gpu")]
+    #[command(after_help = "\
+Examples:
+  mithril gpu info
+  mithril gpu verify model.safetensors.mckp
+  mithril gpu verify model-df11
+  mithril gpu bench model.safetensors.mckp --json")]
+    Gpu {
+        /// What to do.
+        #[command(subcommand)]
+        command: crate::gpu::GpuCommand,
+    },
     /// Train zstd dictionaries on small records, and use them
     #[command(after_help = "\
 Examples:

@@ -13,6 +13,8 @@ mod dictionary;
 mod estimate;
 mod extract;
 mod failure;
+#[cfg(feature = "gpu")]
+mod gpu;
 mod input;
 mod inspect;
 mod open;
@@ -45,6 +47,8 @@ pub fn run(arguments: impl IntoIterator<Item = OsString>) -> u8 {
         Command::Merge(arguments) => convert::merge(&arguments),
         Command::Diagnose(arguments) => diagnose::run(&arguments),
         Command::Dictionary { command } => dictionary::run(&command),
+        #[cfg(feature = "gpu")]
+        Command::Gpu { command } => gpu::run(&command),
         Command::Compress(arguments) => pack::compress(&arguments),
         Command::Decompress(arguments) => pack::decompress(&arguments),
         Command::Inspect(arguments) => inspect::run(&arguments),

@@ -9,6 +9,8 @@ mod dictionary;
 mod estimate;
 mod extract;
 mod faults;
+#[cfg(feature = "gpu")]
+mod gpu;
 mod inspect;
 mod models;
 mod pack;

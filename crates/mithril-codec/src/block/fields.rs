@@ -178,7 +178,7 @@ fn write_header(split: &FieldSplit, out: &mut Output<'_>) -> Result<(), DoesNotF
     out.push(&split.base.to_le_bytes())
 }
 
-fn read_header(cursor: &mut Cursor<'_>) -> Result<FieldSplit, CodecError> {
+pub(super) fn read_header(cursor: &mut Cursor<'_>) -> Result<FieldSplit, CodecError> {
     let [_, flags, mantissa, joint, dead] = cursor.array()?;
     if flags >> 6 != 0 {
         return Err(CodecError::Unsupported { what: "bit field flags", id: u32::from(flags) });

@@ -9,6 +9,7 @@ mod fields;
 mod output;
 mod palette;
 mod planes;
+mod rans8_parts;
 mod recipe;
 mod rows;
 mod shared;
@@ -16,6 +17,7 @@ mod signs;
 mod sparse;
 mod symbols;
 
+pub use rans8_parts::{Piece, Rans8Parts};
 pub use recipe::{Delta, FieldRecipe, Recipe, SymbolCoder};
 pub use shared::{Shared, SharedSigns, SharedSymbols, SymbolTables};
 

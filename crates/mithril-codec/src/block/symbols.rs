@@ -500,7 +500,7 @@ fn decode_one_table<const N: usize>(
 }
 
 /// Reads escapes as elements and their top fields, in the order of their positions.
-fn read_escapes(
+pub(super) fn read_escapes(
     cursor: &mut Cursor<'_>,
     split: &FieldSplit,
     n: usize,

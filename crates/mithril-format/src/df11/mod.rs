@@ -159,14 +159,19 @@ impl ModuleBytes {
     /// # Errors
     /// When they do not fit together.
     pub fn coded(&self, name: &str, geometry: Geometry) -> Result<Coded<'_>, FormatError> {
-        let parts = Parts {
+        Coded::new(self.parts(), geometry).map_err(|error| damaged(name, error.to_string()))
+    }
+
+    /// The parts that decoders read, not checked.
+    #[must_use]
+    pub fn parts(&self) -> Parts<'_> {
+        Parts {
             luts: self.part(Part::Luts),
             encoded_exponent: self.part(Part::EncodedExponent),
             sign_mantissa: self.part(Part::SignMantissa),
             output_positions: self.part(Part::OutputPositions),
             gaps: self.part(Part::Gaps),
-        };
-        Coded::new(parts, geometry).map_err(|error| damaged(name, error.to_string()))
+        }
     }
 }
 

@@ -65,6 +65,15 @@ impl<'a> FrameView<'a> {
         self.coded_at(self.blocks.get(block_idx)?).first().copied()
     }
 
+    /// A block's coded bytes.
+    ///
+    /// # Panics
+    /// When there is no such block.
+    pub fn coded(&self, block_idx: usize) -> &'a [u8] {
+        let entry = &self.blocks[block_idx];
+        &self.coded_at(entry)[..entry.header.coded_len as usize]
+    }
+
     /// Decodes a block into exactly `out` and verifies its checksum. `base` holds the same bytes of the base, whose
     /// digest the caller has compared; without it, blocks that need it are refused.
     ///

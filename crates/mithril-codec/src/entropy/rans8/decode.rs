@@ -11,6 +11,7 @@ pub(crate) struct DecodeState<const N: usize> {
     pub(crate) planes: [[u8; 2 * LANES]; N],
     /// Next byte of each stream, as an offset into the data.
     pub(crate) at: [usize; N],
+    /// End of each stream.
     pub(crate) ends: [usize; N],
 }
 

@@ -135,11 +135,15 @@ impl Model {
         &self.repository
     }
 
-    pub(super) fn modules(&self) -> &[Module] {
+    /// The coded modules.
+    #[must_use]
+    pub fn modules(&self) -> &[Module] {
         &self.modules
     }
 
-    pub(super) fn geometry(&self) -> Geometry {
+    /// Threads of a workgroup and their bytes.
+    #[must_use]
+    pub fn geometry(&self) -> Geometry {
         self.config.geometry
     }
 
@@ -150,7 +154,13 @@ impl Model {
     }
 
     /// Reads the coded bytes of a module.
-    pub(super) fn read_module(&self, module: usize) -> Result<ModuleBytes, Error> {
+    ///
+    /// # Errors
+    /// When a file cannot be read.
+    ///
+    /// # Panics
+    /// If there is no such module.
+    pub fn read_module(&self, module: usize) -> Result<ModuleBytes, Error> {
         let mut bytes = ModuleBytes::default();
         for part in Part::ALL {
             bytes.0[part as usize] = self.repository.read(self.modules[module].tensor(part))?;

@@ -1,0 +1,23 @@
+//! GPU kernels of mithril: frames and DFloat11 weights decoded by compute shaders, through wgpu.
+//!
+//! Each kernel is one file of `kernels/`, which names the CPU code that defines it; results are equal bit for bit, and
+//! what the CPU refuses is refused. Nothing here assumes a size of subgroup, and limits are those of the adapter.
+//!
+//! * [`Gpu`]: a device with its kernels. [`Gpu::info`] says what it is and what it can hold.
+//! * [`Gpu::decode_frame`]: a frame of `mithril`; blocks that no kernel knows are decoded on the CPU and counted.
+//! * [`Gpu::decode_df11`]: a run of DFloat11 weights.
+//!
+//! Checked on software Vulkan (lavapipe) only: no figure of speed is claimed.
+
+mod device;
+mod df11;
+mod error;
+mod frame;
+mod run;
+
+pub use device::{Gpu, GpuInfo};
+pub use error::GpuError;
+pub use frame::Decoded;
+
+/// The sources of all kernels by name, for whoever translates them.
+pub const KERNELS: &[(&str, &str)] = &[("df11_decode", df11::KERNEL), ("rans8_decode", frame::KERNEL)];

@@ -1,0 +1,28 @@
+//! What drivers are given: every kernel is valid and translates to SPIR-V and to Metal's language.
+
+use mithril_gpu::KERNELS;
+use naga::valid::{Capabilities, ValidationFlags, Validator};
+
+#[test]
+fn every_kernel_translates_to_spirv_and_to_metal() {
+    assert!(KERNELS.len() >= 2);
+    for (name, source) in KERNELS {
+        let module = naga::front::wgsl::parse_str(source)
+            .unwrap_or_else(|error| panic!("{name}: {}", error.emit_to_string(source)));
+        // No capability beyond those of every device.
+        let info = Validator::new(ValidationFlags::all(), Capabilities::empty())
+            .validate(&module)
+            .unwrap_or_else(|error| panic!("{name}: {error:?}"));
+        let spirv = naga::back::spv::write_vec(&module, &info, &naga::back::spv::Options::default(), None)
+            .unwrap_or_else(|error| panic!("{name}: {error}"));
+        assert_eq!(spirv[0], 0x0723_0203, "{name}: the magic of SPIR-V");
+        let (metal, _) = naga::back::msl::write_string(
+            &module,
+            &info,
+            &naga::back::msl::Options::default(),
+            &naga::back::msl::PipelineOptions::default(),
+        )
+        .unwrap_or_else(|error| panic!("{name}: {error}"));
+        assert!(metal.contains("kernel void"), "{name}");
+    }
+}
