@@ -1,6 +1,7 @@
 #!/bin/sh
 # Fuzzes every target, or those named: scripts/fuzz.sh [seconds per target, default 10] [target...]
 # Starts from the committed corpus; what is found goes to fuzz/target/found. Fails when a target crashes.
+# MITHRIL_FUZZ_SEED makes a run from a clean checkout try the same inputs each time.
 set -eu
 cd "$(dirname "$0")/.."
 seconds=${1:-10}
@@ -19,7 +20,7 @@ for target in "$@"; do
     log=$found.log
     # A build that fails, or a crash, leaves its story in the log.
     if cargo "+$toolchain" fuzz run "$target" "$found" "fuzz/corpus/$target" -- \
-        -max_total_time="$seconds" -timeout=10 -rss_limit_mb=2048 -print_final_stats=1 >"$log" 2>&1; then
+        -max_total_time="$seconds" -seed="${MITHRIL_FUZZ_SEED:-0}" -timeout=10 -rss_limit_mb=2048 -print_final_stats=1 >"$log" 2>&1; then
         status=passed
     else
         status=FAILED
