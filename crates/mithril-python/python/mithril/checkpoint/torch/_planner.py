@@ -1,0 +1,191 @@
+"""Planners that compress, for torch's own storage writer and reader.
+
+A planner cannot change what a tensor is: the reader would cut the compressed bytes as if they were elements. So each
+chunk becomes an object of its own, under a name that also says where it lies in its tensor, and a table of the chunks
+goes into the planner's part of the metadata. Loading restores the tensors' metadata from that table, lets torch's
+default planner do the arithmetic of resharding, and fetches each chunk once for all that need part of it.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import io
+from collections import defaultdict
+from typing import Any
+
+import torch
+from torch.distributed.checkpoint.default_planner import DefaultLoadPlanner, DefaultSavePlanner
+from torch.distributed.checkpoint.metadata import (
+    ChunkStorageMetadata,
+    Metadata,
+    MetadataIndex,
+    TensorProperties,
+    TensorStorageMetadata,
+)
+from torch.distributed.checkpoint.planner import (
+    BytesIOWriteData,
+    LoadItemType,
+    LoadPlan,
+    ReadItem,
+    SavePlan,
+    WriteItem,
+    WriteItemType,
+)
+
+import mithril
+from mithril._adapters import torch as adapter
+from mithril._mithril import CorruptError, UnsupportedError
+
+_TABLE = "mithril"
+_VERSION = 1
+_SEPARATOR = "\x1f"
+
+
+class MithrilSavePlanner(DefaultSavePlanner):  # type: ignore[misc]
+    """Compresses tensors on their way to torch's own writer: `dcp.save(..., planner=MithrilSavePlanner())`.
+
+    Such a checkpoint is loaded with `MithrilLoadPlanner`; torch's metadata do not list its tensors any more.
+    `compression_level` is that of zstd for data with repeats; `effort` is `fast`, `balanced` or `max`.
+    """
+
+    def __init__(
+        self,
+        *args: Any,
+        compression_level: int | None = None,
+        effort: str | None = None,
+        threads: int = 0,
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(*args, **kwargs)
+        self._level = compression_level
+        self._effort = effort
+        self._threads = threads
+
+    def create_local_plan(self) -> SavePlan:
+        """Every chunk of a tensor as an object under a name of its own."""
+        plan = super().create_local_plan()
+        if not plan.usable:
+            return plan
+        self._chunks: dict[str, WriteItem] = {}
+        table: dict[str, Any] = {}
+        items = []
+        for item in plan.items:
+            if item.type == WriteItemType.BYTE_IO:
+                items.append(item)
+                continue
+            data = item.tensor_data
+            assert data is not None, "an item of a tensor says what it holds"
+            key = item.index.fqn + _SEPARATOR + ",".join(map(str, data.chunk.offsets))
+            self._chunks[key] = item
+            table[key] = {
+                "fqn": item.index.fqn,
+                "offsets": list(data.chunk.offsets),
+                "sizes": list(data.chunk.sizes),
+                "size": list(data.size),
+                "dtype": adapter.dtype_name(data.properties.dtype),
+            }
+            n_bytes = torch.Size(data.chunk.sizes).numel() * data.properties.dtype.itemsize
+            items.append(WriteItem(MetadataIndex(key), WriteItemType.BYTE_IO, bytes_io_data=BytesIOWriteData(nbytes=n_bytes)))
+        mappings = plan.planner_data or {}
+        planner_data = {**mappings, _TABLE: {"version": _VERSION, "chunks": table}}
+        self.plan = dataclasses.replace(plan, items=items, planner_data=planner_data)
+        return self.plan
+
+    def create_global_plan(self, all_plans: list[SavePlan]) -> tuple[list[SavePlan], Metadata]:
+        """One table of the chunks of all ranks."""
+        plans, metadata = super().create_global_plan(all_plans)
+        chunks: dict[str, Any] = {}
+        for plan in all_plans:
+            chunks.update(((plan.planner_data or {}).get(_TABLE) or {}).get("chunks", {}))
+        if not chunks:
+            return plans, metadata
+        planner_data = {**(metadata.planner_data or {}), _TABLE: {"version": _VERSION, "chunks": chunks}}
+        return plans, dataclasses.replace(metadata, planner_data=planner_data)
+
+    def resolve_data(self, write_item: WriteItem) -> Any:
+        """The frame of a chunk, or an object as it is."""
+        item = self._chunks.get(write_item.index.fqn)
+        if item is None:
+            return super().resolve_data(write_item)
+        tensor = super().resolve_data(item)
+        return io.BytesIO(mithril.compress(tensor, level=self._level, effort=self._effort, threads=self._threads))
+
+
+class MithrilLoadPlanner(DefaultLoadPlanner):  # type: ignore[misc]
+    """Loads what `MithrilSavePlanner` saved, on any number of ranks, and checkpoints without compression too.
+
+    Objects that only unpickling can make are refused unless `trusted=True`.
+    """
+
+    def __init__(self, *args: Any, threads: int = 0, trusted: bool = False, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self._threads = threads
+        self._trusted = trusted
+
+    def set_up_planner(
+        self, state_dict: dict[str, Any], metadata: Metadata | None = None, is_coordinator: bool = False
+    ) -> None:
+        """Restores the metadata of tensors from the table."""
+        self._chunks: dict[str, Any] = {}
+        if metadata is not None:
+            metadata = self._restore(metadata)
+        super().set_up_planner(state_dict, metadata, is_coordinator)
+
+    def _restore(self, metadata: Metadata) -> Metadata:
+        table = metadata.planner_data.get(_TABLE) if isinstance(metadata.planner_data, dict) else None
+        if not isinstance(table, dict):
+            if any(_SEPARATOR in name for name in metadata.state_dict_metadata):
+                raise CorruptError("the checkpoint has compressed chunks but not their table")
+            return metadata
+        if table.get("version") != _VERSION:
+            raise UnsupportedError(f"the chunks are of version {table.get('version')}; this mithril reads version {_VERSION}")
+        self._chunks = table["chunks"]
+        entries = {name: entry for name, entry in metadata.state_dict_metadata.items() if name not in self._chunks}
+        by_tensor: dict[str, list[Any]] = defaultdict(list)
+        for chunk in self._chunks.values():
+            by_tensor[chunk["fqn"]].append(chunk)
+        for fqn, chunks in by_tensor.items():
+            entries[fqn] = TensorStorageMetadata(
+                properties=TensorProperties(dtype=adapter.dtype_of(chunks[0]["dtype"])),
+                size=torch.Size(chunks[0]["size"]),
+                chunks=[ChunkStorageMetadata(torch.Size(c["offsets"]), torch.Size(c["sizes"])) for c in chunks],
+            )
+        planner_data = {name: path for name, path in metadata.planner_data.items() if name != _TABLE}
+        return dataclasses.replace(metadata, state_dict_metadata=entries, planner_data=planner_data)
+
+    def create_local_plan(self) -> LoadPlan:
+        """One read of each chunk, whatever number of items need part of it."""
+        plan = super().create_local_plan()
+        self._wanted: dict[str, list[ReadItem]] = defaultdict(list)
+        items = []
+        for item in plan.items:
+            offsets = item.storage_index.offset
+            key = item.storage_index.fqn + _SEPARATOR + ",".join(map(str, offsets or ()))
+            if item.type == LoadItemType.BYTE_IO or key not in self._chunks:
+                items.append(item)
+                continue
+            if key not in self._wanted:
+                nothing = torch.Size((0,))
+                index = MetadataIndex(key)
+                items.append(ReadItem(LoadItemType.BYTE_IO, index, nothing, index, nothing, nothing))
+            self._wanted[key].append(item)
+        return dataclasses.replace(plan, items=items)
+
+    def load_bytes(self, read_item: ReadItem, value: io.BytesIO) -> None:
+        """Decodes a chunk and hands its parts out, or loads an object."""
+        from mithril.checkpoint.torch import _objects
+
+        key = read_item.dest_index.fqn
+        if key not in self._chunks:
+            super().load_bytes(read_item, _objects.of_bytes(key, value.getvalue(), self._trusted))
+            return
+        chunk = self._chunks[key]
+        whole = torch.empty(chunk["sizes"], dtype=adapter.dtype_of(chunk["dtype"]))
+        mithril.decompress(value.getbuffer(), out=adapter.memory(whole), threads=self._threads)
+        for item in self._wanted[key]:
+            part = whole
+            for dimension, (offset, length) in enumerate(zip(item.storage_offsets, item.lengths, strict=True)):
+                part = part.narrow(dimension, offset, length)
+            target = self.resolve_tensor(item).detach()
+            target.copy_(part)
+            self.commit_tensor(item, target)

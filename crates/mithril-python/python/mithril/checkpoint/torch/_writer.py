@@ -1,0 +1,224 @@
+"""The storage writer: one container of each rank, and a manifest last."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch.distributed.checkpoint.metadata import (
+    BytesStorageMetadata,
+    Metadata,
+    MetadataIndex,
+    StorageMeta,
+    TensorStorageMetadata,
+)
+from torch.distributed.checkpoint.planner import SavePlan, SavePlanner, WriteItem, WriteItemType
+from torch.distributed.checkpoint.storage import StorageWriter, WriteResult
+from torch.futures import Future
+
+from mithril import _mithril
+from mithril._adapters import torch as adapter
+from mithril._mithril import ConflictError, MithrilError, UnsupportedError
+from mithril.checkpoint import _manifest
+from mithril.checkpoint._chunks import Checkpoint
+from mithril.checkpoint._manifest import Chunk, Manifest, Tensor
+from mithril.checkpoint.torch import _objects
+from mithril.checkpoint.torch._place import local_path
+
+PathLike = str | os.PathLike[str]
+
+
+@dataclass(frozen=True)
+class _Stored:
+    """Where an item is: a tensor of a container, or text for the manifest."""
+
+    file: str | None
+    file_len: int
+    name: str
+    text: str | None = None
+
+
+class MithrilStorageWriter(StorageWriter):  # type: ignore[misc]
+    """Saves compressed checkpoints: `dcp.save(state_dict, storage_writer=MithrilStorageWriter(path))`.
+
+    `base` is an earlier checkpoint: each chunk is then stored as what changed since, where that is smaller. A chunk is
+    looked up by name and offset in all of the base, so it does not matter which rank saved it; one that the base does not
+    have, because the world or the mesh has changed, is stored whole.
+
+    What is compared with is the last checkpoint that was stored whole: the base itself, or the one that it is stored
+    against. So loading reads two checkpoints at most. After `max_since_whole` others the next is stored whole again.
+
+    A checkpoint that is there is not overwritten without `overwrite=True`, which leaves the old one readable until the
+    new one is.
+    """
+
+    def __init__(
+        self,
+        path: PathLike,
+        *,
+        base: PathLike | None = None,
+        effort: str | None = None,
+        level: int | None = None,
+        threads: int = 0,
+        overwrite: bool = False,
+        step: int | None = None,
+        max_since_whole: int = 8,
+    ) -> None:
+        super().__init__()
+        self.path = local_path(path)
+        self.base = None if base is None else local_path(base)
+        self.effort = effort
+        self.level = level
+        self.threads = threads
+        self.overwrite = overwrite
+        self.step = step
+        self.max_since_whole = max_since_whole
+        self._save_id = _manifest.new_generation()
+
+    def reset(self, checkpoint_id: PathLike | None = None) -> None:
+        """Begins a save."""
+        if checkpoint_id is not None:
+            self.path = local_path(checkpoint_id)
+        self._save_id = _manifest.new_generation()
+
+    def set_up_storage_writer(self, is_coordinator: bool, *args: Any, **kwargs: Any) -> None:
+        """Checks what torch asks for."""
+        if not kwargs.get("use_collectives", True):
+            raise UnsupportedError("saving with `use_collectives=False` would leave no manifest: leave it out")
+
+    def storage_meta(self) -> StorageMeta | None:
+        """What planners may know of the storage."""
+        return StorageMeta(checkpoint_id=os.fspath(self.path), save_id=self._save_id)
+
+    def prepare_local_plan(self, plan: SavePlan) -> SavePlan:
+        """Makes the directory, on every rank: they may not share a disk."""
+        if not self.overwrite and (self.path / _manifest.NAME).exists():
+            raise ConflictError(f"there is a checkpoint `{self.path}` already: `overwrite=True` replaces it")
+        self.path.mkdir(parents=True, exist_ok=True)
+        return plan
+
+    def prepare_global_plan(self, plans: list[SavePlan]) -> list[SavePlan]:
+        """Nothing: with cached plans torch would not hand it on."""
+        return plans
+
+    def write_data(self, plan: SavePlan, planner: SavePlanner) -> Future[list[WriteResult]]:
+        """Writes what this rank was given."""
+        rank = dist.get_rank() if dist.is_available() and dist.is_initialized() else 0
+        file = f"r{rank:05}-{_manifest.new_generation()}.mckp"
+        tensors: list[tuple[str, str, tuple[int, ...], Any]] = []
+        stored: list[tuple[MetadataIndex, int, str | None, str | None]] = []
+        for item in plan.items:
+            if item.type == WriteItemType.BYTE_IO:
+                text = _plain_text(planner, item)
+                if text is not None:
+                    stored.append((item.index, len(text), None, text))
+                    continue
+                content = planner.resolve_data(item).getvalue()
+                name = f"object/{item.index.fqn}"
+                tensors.append((name, "U8", (len(content),), content))
+                stored.append((item.index, len(content), name, None))
+            else:
+                tensor = planner.resolve_data(item)
+                name = chunk_name(item.index.fqn, item.index.offset)
+                data, dtype, shape = adapter.borrow(tensor)
+                tensors.append((name, dtype, shape, data))
+                stored.append((item.index, tensor.numel() * tensor.element_size(), name, None))
+        file_len = 0
+        if tensors:
+            file_len = self._write_container(file, tensors)
+        results = [
+            WriteResult(index=index, size_in_bytes=size, storage_data=_Stored(name and file, file_len, name or "", text))
+            for index, size, name, text in stored
+        ]
+        future: Future[list[WriteResult]] = Future()
+        future.set_result(results)
+        return future
+
+    def finish(self, metadata: Metadata, results: list[list[WriteResult]]) -> None:
+        """Makes the checkpoint whole, once every planned item has been written."""
+        places = {result.index: result.storage_data for of_rank in results for result in of_rank}
+        tensors: dict[str, Tensor] = {}
+        objects: dict[str, Any] = {}
+        files: dict[str, int] = {}
+
+        def place_of(index: MetadataIndex) -> _Stored:
+            place = places.get(index)
+            if not isinstance(place, _Stored):
+                raise MithrilError(f"no rank has written `{index.fqn}` at {index.offset}: nothing is committed")
+            if place.file is not None:
+                files[place.file] = place.file_len
+            return place
+
+        for fqn, entry in metadata.state_dict_metadata.items():
+            if isinstance(entry, TensorStorageMetadata):
+                chunks = []
+                for chunk in entry.chunks:
+                    place = place_of(MetadataIndex(fqn, chunk.offsets))
+                    chunks.append(Chunk(tuple(chunk.offsets), tuple(chunk.sizes), place.file or "", place.name))
+                dtype = adapter.dtype_name(entry.properties.dtype)
+                tensors[fqn] = Tensor(dtype, tuple(entry.size), tuple(chunks))
+            elif isinstance(entry, BytesStorageMetadata):
+                place = place_of(MetadataIndex(fqn))
+                is_plain = place.text is not None
+                objects[fqn] = {"value": place.text} if is_plain else {"file": place.file, "name": place.name}
+            else:
+                raise UnsupportedError(f"`{fqn}` is of a kind that this mithril does not know: {type(entry).__name__}")
+        planner_data = _objects.text_of(metadata.planner_data)
+        if planner_data is None:
+            raise UnsupportedError("the planner keeps objects in the metadata that a manifest cannot hold")
+        old = _manifest.read(self.path) if (self.path / _manifest.NAME).exists() else None
+        base, n_since_whole = self._open_base()
+        manifest = Manifest(
+            tensors=tensors,
+            objects=objects,
+            planner_data=planner_data,
+            files=files,
+            base=None if base is None else os.path.relpath(base.directory, self.path),
+            base_generation=None if base is None else base.manifest.generation,
+            n_since_whole=n_since_whole,
+            step=self.step,
+        )
+        _manifest.write(self.path, manifest, replace=self.overwrite)
+        if old is not None:
+            for file in old.files.keys() - files.keys():
+                (self.path / file).unlink(missing_ok=True)
+
+    @classmethod
+    def validate_checkpoint_id(cls, checkpoint_id: PathLike) -> bool:
+        """Whether this can be a place of a checkpoint."""
+        try:
+            local_path(checkpoint_id)
+        except (UnsupportedError, TypeError):
+            return False
+        return True
+
+    def _open_base(self) -> tuple[Checkpoint | None, int]:
+        """What this save is stored against, if anything, and how many saves ago that was."""
+        if self.base is None:
+            return None, 0
+        base = Checkpoint(self.base, threads=self.threads)
+        n_since_whole = base.manifest.n_since_whole + 1
+        if n_since_whole > self.max_since_whole:
+            return None, 0
+        return base.base() or base, n_since_whole
+
+    def _write_container(self, file: str, tensors: list[tuple[str, str, tuple[int, ...], Any]]) -> int:
+        base, _ = self._open_base()
+        path = self.path / file
+        coding = (self.level, self.threads, self.effort, None)
+        _mithril.pack_tensors(tensors, None, path, base.paths() if base else [], coding, None)
+        return path.stat().st_size
+
+
+def chunk_name(fqn: str, offsets: torch.Size | None) -> str:
+    """Name of a chunk in its container: the same in every checkpoint, so that bases are found by it."""
+    return f"tensor/{fqn}@{','.join(map(str, offsets or ()))}"
+
+
+def _plain_text(planner: SavePlanner, item: WriteItem) -> str | None:
+    """JSON of an object that needs no pickle, or None."""
+    lookup = getattr(planner, "lookup_object", None)
+    return None if lookup is None else _objects.text_of(lookup(item.index))
