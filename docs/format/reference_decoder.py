@@ -2,7 +2,7 @@
 
 It follows frame.md section by section and prefers clarity to speed. Containers
 (`MCKP`) are read by reference_container.py and blocks against a base by
-reference_delta.py, which this program calls. The digest of a base is compared
+reference_delta.py, predicted ones by reference_prediction.py, which this program calls. The digest of a base is compared
 if the module `blake3` is there. It needs
 Python 3.11 and nothing else, except that streams of zstd need the module
 `compression.zstd` (Python 3.14) or `zstandard`, and those of brotli the module
@@ -24,6 +24,10 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import accumulate, chain, pairwise
 from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from reference_prediction import Prediction
 
 # ---- How a reader refuses (README.md) ----
 
@@ -365,6 +369,10 @@ def decode_block(
         from reference_delta import decode_against_base
 
         raw = decode_against_base(kind, r, raw_len, base)
+    elif kind == 11:
+        from reference_prediction import decode_predicted
+
+        raw = decode_predicted(r, raw_len, shared, first, base)
     else:
         raise Unsupported(f"block kind {kind}")
     r.finish("the block")
@@ -439,7 +447,7 @@ def decode_sparse(r: Reader, raw_len: int) -> bytes:
     require(sum(bits) == n_kept, "masks that do not count n_kept")
     inner = r.take(r.u32())
     require(
-        inner[:1] == b"" or inner[0] not in (SPARSE, ROWS, 8, 9, 10), "kind of the inner block"
+        inner[:1] == b"" or inner[0] not in (SPARSE, ROWS, 8, 9, 10, 11), "kind of the inner block"
     )
     kept = Reader(decode_block(inner, n_kept * width, None, 0))
     elements = [kept.take(width) if bit else bytes(width) for bit in bits[:n]]
@@ -728,6 +736,7 @@ class SharedTables:
     tables12: list[Rans12Table]
     sign_contexts: Contexts | None
     sign_tables: list[Rans8Table]
+    prediction: Prediction | None = None
 
     def rows_of_block(self, n: int, width: int, first: int) -> list[int] | None:
         """Section 7.2: row numbers of a block, None if it does not hold whole rows."""
@@ -744,7 +753,7 @@ class SharedTables:
 def read_shared_tables(r: Reader) -> SharedTables:
     """Reads section 7.1, all of it."""
     flags = r.u8()
-    if flags >> 3:
+    if flags >> 4:
         raise Unsupported(f"flags of shared tables {flags:#04x}")
     require(flags != 0, "shared tables of nothing")
     shared = SharedTables(flags & 3, None, [], [], None, [])
@@ -760,6 +769,10 @@ def read_shared_tables(r: Reader) -> SharedTables:
         shared.sign_tables = [
             Rans8Table(0, r.take(16)) for _ in range(shared.sign_contexts.count)
         ]
+    if flags & 8:
+        from reference_prediction import read_prediction
+
+        shared.prediction = read_prediction(r)
     r.finish("the shared tables")
     return shared
 

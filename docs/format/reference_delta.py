@@ -30,7 +30,7 @@ def decode_against_base(
     if kind == DIFFERENCE:
         return decode_difference(r, raw_len, base)
     inner = r.rest()
-    require(inner[:1] == b"" or inner[0] not in (6, 8, 9, 10), "kind within xor")
+    require(inner[:1] == b"" or inner[0] not in (6, 8, 9, 10, 11), "kind within xor")
     raw = decode_block(inner, raw_len, None, 0)
     return bytes(x ^ y for x, y in zip(raw, base, strict=True))
 

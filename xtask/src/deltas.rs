@@ -2,6 +2,7 @@
 
 use crate::delta_inputs::DELTAS_V0_1_0;
 use crate::inputs::V0_1_0;
+use crate::predicted_deltas;
 use mithril_codec::block::{Delta, MAX_OVERHEAD, Place, Recipe, Scratch, Shared, encode_block};
 use mithril_codec::delta::DeltaRecipe;
 use mithril_codec::{Dtype, checksum};
@@ -25,7 +26,8 @@ pub(crate) fn all() -> Result<Vec<GoldenDelta>, Box<dyn std::error::Error>> {
         let base = input();
         let raw = target(&base);
         let (dtype, recipe, kind) = recipe(name).ok_or_else(|| format!("no recipe for {name}"))?;
-        let frame = write(dtype, &recipe, &raw, &base, kind)?;
+        let shared = predicted_deltas::shared(name, dtype, &raw, &base)?;
+        let frame = write(dtype, &recipe, shared, &raw, &base, kind)?;
         if decode(&frame, &base)? != raw {
             return Err(format!("{name} does not decode to its input, elements of {width} bytes").into());
         }
@@ -53,6 +55,9 @@ fn recipe(name: &str) -> Option<(Dtype, Recipe, u8)> {
             let delta = Delta::Xor(Box::new(planes));
             Some((Dtype::I32, Recipe::AgainstBase { delta, alone: Box::new(Recipe::Stored) }, 10))
         }
+        "f16_predicted" => Some((Dtype::F16, Recipe::Predicted, 11)),
+        "f32_predicted_low_rank" => Some((Dtype::F32, Recipe::Predicted, 11)),
+        _ if name.starts_with("bf16_predicted") => Some((Dtype::Bf16, Recipe::Predicted, 11)),
         _ => None,
     }
 }
@@ -61,6 +66,7 @@ fn recipe(name: &str) -> Option<(Dtype, Recipe, u8)> {
 fn write(
     dtype: Dtype,
     recipe: &Recipe,
+    shared: Shared,
     raw: &[u8],
     base: &[u8],
     kind: u8,
@@ -71,7 +77,7 @@ fn write(
         block_len: 1 << 18,
         raw_len: Some(raw.len() as u64),
         checksums: true,
-        shared: Shared::default(),
+        shared,
         base: Some(Digest::of(base)),
     };
     let mut frame = Vec::new();

@@ -15,6 +15,7 @@ mod forge;
 mod golden;
 #[path = "../../crates/mithril-format/tests/it/inputs.rs"]
 mod inputs;
+mod predicted_deltas;
 mod rejected;
 mod rejected_containers;
 #[path = "../../crates/mithril-format/tests/it/sha256.rs"]

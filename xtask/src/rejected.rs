@@ -198,6 +198,7 @@ pub(crate) fn frames() -> Result<Vec<Rejected>, Box<dyn std::error::Error>> {
         ("same_without_a_base", corrupt, vec![8]),
         ("difference_without_a_base", corrupt, vec![9; 40]),
         ("xor_without_a_base", corrupt, vec![10, 1, 5]),
+        ("predicted_without_a_prediction", corrupt, vec![11; 40]),
         ("stored_block_too_short", corrupt, vec![0; 64]),
         ("constant_of_three_bytes", corrupt, vec![1, 9, 9, 9]),
         ("fields_reserved_flag", unsupported, fields(0b0100_0110, &[0, 127, 0, 0, 0, 0])),

@@ -14,6 +14,7 @@ pub(crate) mod kind {
     pub(crate) const SAME: u8 = 8;
     pub(crate) const DIFFERENCE: u8 = 9;
     pub(crate) const XOR: u8 = 10;
+    pub(crate) const PREDICTED: u8 = 11;
 }
 
 /// Coders of the symbols of bit fields.
@@ -55,8 +56,9 @@ mod tests {
             kind::SAME,
             kind::DIFFERENCE,
             kind::XOR,
+            kind::PREDICTED,
         ];
-        assert_eq!(kinds, [0, 1, 2, 3, 4, 5, 6, 8, 9, 10]);
+        assert_eq!(kinds, [0, 1, 2, 3, 4, 5, 6, 8, 9, 10, 11]);
         let symbols = [
             symbols::CONSTANT,
             symbols::RANS8,

@@ -9,6 +9,7 @@
 //! * [`entropy`]: coders, from symbols to fewer bytes.
 //! * [`Contexts`]: rows and columns in classes, a table for each.
 //! * [`delta`]: elements as differences from those of a base.
+//! * [`prediction`]: elements given a prediction and how far off it is likely to be.
 //! * [`block`]: a [`block::Recipe`] applied to some elements, and undone.
 //! * [`df11`]: DFloat11, weights for GPUs to decode.
 //! * `dictionary`: zstd dictionaries for small records (feature `zstd`).
@@ -30,6 +31,7 @@ pub mod entropy;
 mod error;
 mod forever;
 pub mod narrow;
+pub mod prediction;
 pub mod quantised;
 pub mod quantize;
 pub mod transform;

@@ -59,12 +59,15 @@ impl<'a> Base<'a> {
 pub fn compress_delta(current: &[u8], base: &Base<'_>, options: &FrameOptions) -> Result<Vec<u8>, Error> {
     check_rank(options)?;
     let plan = plan::tensor_against(current, base.bytes, options)?;
+    let is_predicted = matches!(plan.recipe, Recipe::Predicted);
     let is_dense =
         matches!(&plan.recipe, Recipe::AgainstBase { alone, .. } if matches!(**alone, Recipe::Fields(_)));
     let mut out = vec![0; bound(&plan, current.len(), options)];
     let len = compress_by_plan(current, Some(base), options, plan, &mut out)?;
     out.truncate(len);
-    if may_be_smaller_alone(&out, current.len(), is_dense)? {
+    // A prediction from a base was chosen because none, and blocks alone, are larger.
+    let is_settled = is_predicted && current.len() >= SMALL;
+    if !is_settled && may_be_smaller_alone(&out, current.len(), is_dense)? {
         let alone = compress(current, options)?;
         if alone.len() <= out.len() {
             return Ok(alone);
@@ -74,11 +77,13 @@ pub fn compress_delta(current: &[u8], base: &Base<'_>, options: &FrameOptions) -
     Ok(out)
 }
 
+/// Below this the digest of a base is a part of the size that counts.
+const SMALL: usize = 64 << 10;
+
 /// Whether a frame without a base might be smaller. Every block is at most as large as alone; but blocks are cut in
 /// other places, and the digest of the base takes its bytes. Dense floats whose blocks all gain from a base, and gain
 /// much, are not coded a second time.
 fn may_be_smaller_alone(frame: &[u8], raw_len: usize, is_dense: bool) -> Result<bool, Error> {
-    const SMALL: usize = 64 << 10;
     let view = FrameView::parse(frame)?;
     let uses_base =
         |block_idx: usize| view.block_kind(block_idx).is_some_and(mithril_codec::block::needs_base);

@@ -55,11 +55,15 @@ pub fn compress_into(source: &[u8], options: &FrameOptions, out: &mut [u8]) -> R
 pub fn compress_bound(source_len: usize, options: &FrameOptions) -> usize {
     let rank = options.shape.as_ref().map_or(0, Vec::len);
     let smallest_block = plan::MIN_BLOCK_LEN;
+    let shared_share = match options.effort {
+        crate::Effort::Fast => plan::MAX_SHARED_SHARE,
+        _ => plan::MAX_PREDICTION_SHARE,
+    };
     pipeline::blocks_bound(source_len, smallest_block)
         + Trailer::len(source_len.div_ceil(smallest_block))
         + HEADER_BOUND
         + 8 * rank
-        + plan::MAX_SHARED_SHARE * source_len / 100
+        + shared_share * source_len / 100
 }
 
 /// Bytes of a header at most, without shape and shared tables.
@@ -252,8 +256,9 @@ pub(crate) fn name_kinds(kinds: impl IntoIterator<Item = u8>) -> Vec<(&'static s
         "same",
         "difference",
         "xor",
+        "predicted",
     ];
-    let mut counts = [0; 11];
+    let mut counts = [0; 12];
     for kind in kinds.into_iter().map(usize::from) {
         counts[if kind < counts.len() { kind } else { 7 }] += 1;
     }

@@ -191,4 +191,8 @@ impl Avx2 {
     pub(crate) fn delta_top_bits_16(self, _: &[u8], _: &[u8], _: &[u8], _: &mut [u8]) -> usize {
         match self {}
     }
+
+    pub(crate) fn low_rank_sums(self, _: &[[i16; 2]], _: &[i16], _: usize, _: &mut [i32]) -> usize {
+        match self {}
+    }
 }

@@ -104,7 +104,10 @@ pub(super) fn decode_xor(
 ) -> Result<(), CodecError> {
     let base = base_of(base, out)?;
     let inner = &data[1..];
-    if matches!(inner[..len - 1].first(), Some(&(kind::ROWS | kind::SAME | kind::DIFFERENCE | kind::XOR))) {
+    if matches!(
+        inner[..len - 1].first(),
+        Some(&(kind::ROWS | kind::SAME | kind::DIFFERENCE | kind::XOR | kind::PREDICTED))
+    ) {
         return Err(CodecError::corrupt("kind of a block within a xor block"));
     }
     decode_block(inner, len - 1, &Shared::default(), 0, None, out, scratch)?;

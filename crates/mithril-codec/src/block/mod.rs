@@ -9,6 +9,7 @@ mod fields;
 mod output;
 mod palette;
 mod planes;
+mod predicted;
 mod rans8_parts;
 mod recipe;
 mod rows;
@@ -55,6 +56,7 @@ pub struct Scratch {
     patches: Vec<(u32, u16)>,
     base: Vec<u8>,
     delta: crate::delta::Scratch,
+    prediction: crate::prediction::Scratch,
 }
 
 impl Scratch {
@@ -108,11 +110,15 @@ fn encode_by_recipe(
     if let Recipe::AgainstBase { delta, alone } = recipe {
         return against_base::encode(delta, alone, shared, place, source, scratch, out);
     }
+    if matches!(recipe, Recipe::Predicted) && place.base == Some(source) {
+        return out.push(&[kind::SAME]);
+    }
     if let Some(pattern) = constant_pattern(source) {
         return out.push(&[kind::CONSTANT]).and(out.push(pattern));
     }
     match recipe {
         Recipe::Stored | Recipe::AgainstBase { .. } => Err(DoesNotFit),
+        Recipe::Predicted => predicted::encode(shared, place, source, scratch, out),
         Recipe::Fields(recipe) => {
             let rows = fields::block_rows(shared, recipe, place, source.len(), scratch);
             let result = fields::encode(recipe, shared, &rows, place.next, source, scratch, out);
@@ -167,6 +173,7 @@ pub fn decode_block(
         kind::SAME => against_base::decode_same(cursor.rest(), base, out),
         kind::DIFFERENCE => against_base::decode_difference(data, len, base, out, scratch),
         kind::XOR => against_base::decode_xor(data, len, base, out, scratch),
+        kind::PREDICTED => predicted::decode(cursor, shared, first_byte, base, out, scratch),
         id => Err(CodecError::Unsupported { what: "block kind", id: u32::from(id) }),
     }
 }

@@ -53,6 +53,8 @@ pub enum Recipe {
         /// How it is coded alone.
         alone: Box<Recipe>,
     },
+    /// Given the prediction that the frame shares.
+    Predicted,
 }
 
 /// How a block is coded against that of the base.

@@ -5,12 +5,14 @@ use crate::bytes::Cursor;
 use crate::contexts::Contexts;
 use crate::entropy::rans8::{Frequencies, Window};
 use crate::entropy::{rans8, rans12};
+use crate::prediction::Prediction;
 
 /// Models that every block of a tensor may refer to. Empty when each block has its own tables.
 #[derive(Debug, Default)]
 pub struct Shared {
     pub(crate) symbols: Option<SharedSymbols>,
     pub(crate) signs: Option<SharedSigns>,
+    pub(crate) prediction: Option<Prediction>,
 }
 
 /// Contexts and tables of the coded top bits.
@@ -60,6 +62,7 @@ const SYMBOLS_RANS8: u8 = 1;
 const SYMBOLS_RANS12: u8 = 2;
 const SYMBOLS_PER_BLOCK: u8 = 3;
 const SIGNS: u8 = 4;
+const PREDICTION: u8 = 8;
 
 impl Shared {
     /// Models of top bits and signs, each optional.
@@ -78,19 +81,24 @@ impl Shared {
             assert_eq!(quads.len(), contexts.n_contexts(), "one table per context");
             SharedSigns { contexts, quads }
         });
-        Self { symbols, signs }
+        Self { symbols, signs, prediction: None }
+    }
+
+    /// A prediction and nothing else.
+    pub fn predicted(prediction: Prediction) -> Self {
+        Self { prediction: Some(prediction), ..Self::default() }
     }
 
     /// Whether there is nothing to share.
     pub fn is_empty(&self) -> bool {
-        self.symbols.is_none() && self.signs.is_none()
+        self.symbols.is_none() && self.signs.is_none() && self.prediction.is_none()
     }
 
     /// The classed matrix, whose rows blocks must hold whole.
     pub fn row_len(&self) -> Option<usize> {
         let contexts =
             self.symbols.as_ref().map(|s| &s.contexts).or(self.signs.as_ref().map(|s| &s.contexts));
-        contexts.map(Contexts::row_len)
+        contexts.map(Contexts::row_len).or(self.prediction.as_ref().and_then(Prediction::row_len))
     }
 
     /// The bytes that [`Shared::parse`] reads; none when there is nothing to share.
@@ -105,7 +113,8 @@ impl Shared {
             Some(SymbolTables::Rans12(..)) => SYMBOLS_RANS12,
             Some(SymbolTables::Rans8PerBlock) => SYMBOLS_PER_BLOCK,
         };
-        out.push(symbols | if self.signs.is_some() { SIGNS } else { 0 });
+        let signs = if self.signs.is_some() { SIGNS } else { 0 };
+        out.push(symbols | signs | if self.prediction.is_some() { PREDICTION } else { 0 });
         if let Some(symbols) = &self.symbols {
             symbols.contexts.write(&mut out);
             match &symbols.tables {
@@ -123,6 +132,9 @@ impl Shared {
             signs.contexts.write(&mut out);
             signs.quads.iter().for_each(|quads| out.extend(quads.bytes()));
         }
+        if let Some(prediction) = &self.prediction {
+            prediction.write(&mut out);
+        }
         out
     }
 
@@ -139,7 +151,7 @@ impl Shared {
         if flags == 0 {
             return Err(CodecError::corrupt("shared tables of nothing"));
         }
-        let symbols = match flags & !SIGNS {
+        let symbols = match flags & !(SIGNS | PREDICTION) {
             0 => None,
             SYMBOLS_RANS8 => {
                 let contexts = Contexts::read(&mut cursor)?;
@@ -170,9 +182,13 @@ impl Shared {
             }
             signs = Some((contexts, quads));
         }
+        let mut prediction = None;
+        if flags & PREDICTION != 0 {
+            prediction = Some(Prediction::read(&mut cursor)?);
+        }
         if !cursor.is_empty() {
             return Err(CodecError::corrupt("bytes behind the shared tables"));
         }
-        Ok(Self::new(symbols, signs))
+        Ok(Self { prediction, ..Self::new(symbols, signs) })
     }
 }

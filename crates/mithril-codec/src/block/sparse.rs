@@ -73,7 +73,7 @@ pub(super) fn decode(
     }
     let len = cursor.len32()?;
     let inner = cursor.take(len)?;
-    let nested = [kind::SPARSE, kind::ROWS, kind::SAME, kind::DIFFERENCE, kind::XOR];
+    let nested = [kind::SPARSE, kind::ROWS, kind::SAME, kind::DIFFERENCE, kind::XOR, kind::PREDICTED];
     if inner.first().is_some_and(|kind| nested.contains(kind)) {
         return Err(CodecError::corrupt("sparse block within a sparse block"));
     }

@@ -25,7 +25,7 @@ mod flags;
 mod header;
 mod model;
 mod number;
-mod raw;
+pub(crate) mod raw;
 
 #[cfg(test)]
 mod tests;

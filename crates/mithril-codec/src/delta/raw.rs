@@ -14,7 +14,7 @@ pub(super) const SLACK: usize = 16;
 const MAX_BYTES: usize = 8;
 
 /// How many elements keep how many bits.
-pub(super) type RawCounts = [usize; 64];
+pub(crate) type RawCounts = [usize; 64];
 
 /// Elements that reach each plane of bits, and each plane of bytes.
 pub(super) fn plane_lens(counts: &RawCounts) -> ([usize; 7], [usize; MAX_BYTES]) {
@@ -27,7 +27,7 @@ pub(super) fn plane_lens(counts: &RawCounts) -> ([usize; 7], [usize; MAX_BYTES])
 }
 
 /// Reads all planes off `cursor`: the single bits of every element to `bits`, and the byte planes as they stand.
-pub(super) fn read<'a>(
+pub(crate) fn read<'a>(
     cursor: &mut Cursor<'a>,
     raw_lens: &[u8],
     counts: &RawCounts,
@@ -72,7 +72,7 @@ fn add_plane(plane: u8, string: &[u8], raw_lens: &[u8], bits: &mut [u8]) {
 }
 
 /// Appends all planes; `bits` are the top bits of every element, `low_byte` gives byte `j` of the element `i` below them.
-pub(super) fn write(
+pub(crate) fn write(
     raw_lens: &[u8],
     counts: &RawCounts,
     bits: &[u8],

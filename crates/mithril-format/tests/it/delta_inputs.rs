@@ -15,6 +15,10 @@ pub(crate) const DELTAS_V0_1_0: &[Delta] = &[
     ("f64_difference", "f64_two_byte_escapes", 8, |base| moved(base, 8, 7, 1 << 40)),
     ("f8_e4m3_difference", "f8_e4m3_four_streams", 1, |base| moved(base, 1, 3, 6)),
     ("i32_xor", "i32_planes_zstd", 4, |base| moved(base, 4, 1, 100)),
+    ("bf16_predicted_scales", "bf16_rans8_four_streams", 2, |base| moved(base, 2, 5, 60)),
+    ("f16_predicted", "f16_rans8_four_streams", 2, |base| moved(base, 2, 6, 9)),
+    ("f32_predicted_low_rank", "f32_rans8_four_streams", 4, |base| moved(base, 4, 8, 1 << 12)),
+    ("bf16_predicted_low_rank", "bf16_rans8_four_streams", 2, |base| moved(base, 2, 10, 30)),
 ];
 
 /// Seven of ten elements moved by fewer than `2 * most` in either direction, one of 500 to anywhere; bits as unsigned

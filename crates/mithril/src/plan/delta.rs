@@ -1,6 +1,6 @@
 //! What to do with a tensor whose base is at hand.
 
-use super::{TensorPlan, block_len, coded_len, middle, tensor};
+use super::{TensorPlan, block_len, coded_len, middle, prediction, tensor};
 use crate::Error;
 use crate::options::FrameOptions;
 use mithril_codec::Dtype;
@@ -32,7 +32,7 @@ pub fn tensor_against(source: &[u8], base: &[u8], options: &FrameOptions) -> Res
     }
     let delta = delta(source, base, options);
     plan.recipe = Recipe::AgainstBase { delta, alone: Box::new(plan.recipe) };
-    Ok(plan)
+    Ok(prediction::instead_of(&plan, source, Some(base), options).unwrap_or(plan))
 }
 
 /// Bytes of blocks of about the usual size that are cut as evenly as whole vectors allow.

@@ -12,6 +12,8 @@
 mod classes;
 mod delta;
 mod grid;
+mod low_rank;
+mod prediction;
 mod sample;
 mod signs;
 
@@ -19,6 +21,7 @@ mod signs;
 mod tests;
 
 pub use delta::tensor_against;
+pub(crate) use prediction::MAX_SHARED_SHARE as MAX_PREDICTION_SHARE;
 
 use crate::Error;
 use crate::options::{Effort, FrameOptions};

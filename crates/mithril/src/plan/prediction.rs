@@ -1,0 +1,405 @@
+//! Whether and how a tensor is predicted: from its base, from a decayed base, by a matrix of low rank.
+//!
+//! Every candidate is compared by the bits that its symbols take in a sample of rows, and what it adds to the header.
+
+use super::low_rank::{Components, Rows, exponent_of, power};
+use super::{TensorPlan, block_len, rows_per_block};
+use crate::options::{Effort, FrameOptions};
+use mithril_codec::MAX_LISTED;
+use mithril_codec::block::{MAX_OVERHEAD, Place, Recipe, Scratch, Shared, encode_block};
+use mithril_codec::prediction::{Counts, Format, LowRank, Matrix, Prediction, Predictor, Tables, count};
+
+/// Smaller tensors are not worth tables of their own.
+const MIN_ELEMENTS: usize = 1 << 12;
+
+/// Larger tensors are predicted row by row only.
+const MAX_WITHOUT_ROWS: usize = 1 << 22;
+
+/// Elements that candidates are compared by.
+const SAMPLED: usize = 1 << 16;
+
+/// Shared tables may take this share of the raw bytes, in percent.
+pub(crate) const MAX_SHARED_SHARE: usize = 25;
+
+/// Ranks that are tried.
+const RANKS: [usize; 7] = [4, 8, 16, 32, 64, 96, 128];
+
+/// Fewer rows or columns do not make a low rank pay.
+const MIN_SIDE: usize = 64;
+
+/// Half octaves that the scale of a row or a column may be off that of the tensor.
+const SPREAD: i32 = 12;
+
+/// Raw bytes of blocks by which plans are compared.
+const COMPARED: usize = 4 << 20;
+
+/// A tensor with its base.
+struct Tensor<'a> {
+    source: &'a [u8],
+    base: Option<&'a [u8]>,
+    format: Format,
+    /// Rows and their length; one row where no shape is known.
+    n_rows: usize,
+    row_len: usize,
+    has_rows: bool,
+}
+
+/// Where predictions start from.
+#[derive(Debug, Clone, Copy, PartialEq)]
+struct Origin {
+    from_base: bool,
+    decay: Option<f32>,
+}
+
+/// The plan of a predicted tensor, if it takes fewer bytes than the other plan.
+pub(super) fn instead_of(
+    other: &TensorPlan,
+    source: &[u8],
+    base: Option<&[u8]>,
+    options: &FrameOptions,
+) -> Option<TensorPlan> {
+    let format = Format::of(options.dtype)?;
+    let n = source.len() / format.width();
+    if options.effort == Effort::Fast || n < MIN_ELEMENTS || !source.len().is_multiple_of(format.width()) {
+        return None;
+    }
+    let matrix = matrix_of(n, options.shape.as_deref());
+    let (n_rows, row_len) = matrix.unwrap_or((1, n));
+    let tensor = Tensor { source, base, format, n_rows, row_len, has_rows: matrix.is_some() };
+    if matrix.is_none() && n > MAX_WITHOUT_ROWS {
+        return None;
+    }
+    if base.is_none() && (matrix.is_none() || format == Format::F16) {
+        return None;
+    }
+    let plan = tensor.plan(options.effort)?;
+    let fits = plan.shared.to_bytes().len() <= source.len() * MAX_SHARED_SHARE / 100;
+    (fits && sampled_len(&plan, source, base) < sampled_len(other, source, base)).then_some(plan)
+}
+
+/// Rows and columns of a shape.
+fn matrix_of(n: usize, shape: Option<&[u64]>) -> Option<(usize, usize)> {
+    let shape = shape.filter(|shape| shape.len() >= 2)?;
+    let row_len = usize::try_from(shape[1..].iter().product::<u64>()).ok()?;
+    let n_rows = n.checked_div(row_len)?;
+    let fits = (2..=MAX_LISTED).contains(&row_len) && (2..=MAX_LISTED).contains(&n_rows);
+    (fits && n_rows * row_len == n).then_some((n_rows, row_len))
+}
+
+/// About the bytes of a frame by this plan: all of the first blocks, as many of the others.
+fn sampled_len(plan: &TensorPlan, source: &[u8], base: Option<&[u8]>) -> u64 {
+    let block_len = plan.block_len as usize;
+    let n = COMPARED.div_ceil(block_len).min(source.len().div_ceil(block_len));
+    let mut scratch = Scratch::new();
+    let mut out = vec![0; block_len.min(source.len()) + MAX_OVERHEAD];
+    let (mut raw, mut coded) = (0, 0);
+    for at in 0..n {
+        // Spread over the tensor, the last block among them.
+        let block_idx = (source.len().div_ceil(block_len) - 1) * at / (n - 1).max(1);
+        let range = block_idx * block_len..((block_idx + 1) * block_len).min(source.len());
+        let first_byte = range.start as u64;
+        let place = Place { first_byte, next: &[], base: base.map(|base| &base[range.clone()]) };
+        raw += range.len() as u64;
+        let block = &source[range];
+        coded += encode_block(&plan.recipe, &plan.shared, place, block, &mut scratch, &mut out) as u64;
+    }
+    coded * source.len() as u64 / raw.max(1) + plan.shared.to_bytes().len() as u64
+}
+
+impl Tensor<'_> {
+    fn plan(&self, effort: Effort) -> Option<TensorPlan> {
+        let sampled = self.sampled_rows();
+        let mut best: Option<(u64, Predictor, Origin)> = None;
+        for origin in self.origins() {
+            let residual = |row: usize, out: &mut [f32]| self.residual(origin, row, out);
+            let Some(scales) = self.scales(&residual, &sampled) else { continue };
+            for predictor in self.with_scales(origin, &scales) {
+                let cost = self.cost(&predictor, &sampled);
+                if best.as_ref().is_none_or(|(least, ..)| cost < *least) {
+                    best = Some((cost, predictor, origin));
+                }
+            }
+        }
+        let (cost, mut predictor, origin) = best?;
+        if self.base.is_some() && !origin.from_base {
+            return None;
+        }
+        if effort == Effort::Max
+            && self.has_rows
+            && self.n_rows.min(self.row_len) >= MIN_SIDE
+            && self.format != Format::F16
+            && let Some(of_low_rank) = self.low_rank(origin, cost, &sampled)
+        {
+            predictor = of_low_rank;
+        }
+        // The sample has settled which scales there are; now all rows give theirs.
+        self.refit(&mut predictor, origin)?;
+        let mut counts = Counts::default();
+        let rows_per_count = (SAMPLED / self.row_len).max(1);
+        for first in (0..self.n_rows).step_by(rows_per_count) {
+            self.count(&predictor, first, (first + rows_per_count).min(self.n_rows), &mut counts);
+        }
+        let (tables, _) = Tables::choose(self.format, &counts);
+        let rows =
+            if predictor.matrix.is_some() { rows_per_block(self.row_len) * self.row_len } else { 1 << 19 };
+        Some(TensorPlan {
+            recipe: Recipe::Predicted,
+            shared: Shared::predicted(Prediction::new(predictor, tables)),
+            block_len: block_len(rows * self.format.width()),
+        })
+    }
+
+    /// Runs of rows that are looked at first; pieces of the only row where there are none.
+    fn sampled_rows(&self) -> Vec<(usize, usize)> {
+        if !self.has_rows {
+            return vec![(0, 1)];
+        }
+        let n_runs = (SAMPLED / self.row_len).clamp(1, 64).min(self.n_rows);
+        let run = (SAMPLED / self.row_len / n_runs).max(1);
+        let step = self.n_rows / n_runs;
+        (0..n_runs).map(|at| (at * step, (at * step + run.min(step)).min(self.n_rows))).collect()
+    }
+
+    /// Starting points worth trying.
+    fn origins(&self) -> Vec<Origin> {
+        let zero = Origin { from_base: false, decay: None };
+        let Some(base) = self.base else { return vec![zero] };
+        let mut origins = vec![Origin { from_base: true, decay: None }, zero];
+        if self.format == Format::F16 {
+            return origins;
+        }
+        let n = self.n_rows * self.row_len;
+        let stride = (n / SAMPLED).max(1) | 1;
+        let (mut products, mut squares) = (0.0, 0.0);
+        let mut ratios = Vec::new();
+        let mut one_sided = true;
+        for at in (0..n).step_by(stride) {
+            let (x, b) = (f64::from(self.value(self.source, at)), f64::from(self.value(base, at)));
+            products += x * b;
+            squares += b * b;
+            one_sided &= x >= 0.0 && b >= 0.0;
+            if b > 0.0 {
+                ratios.push(x / b);
+            }
+        }
+        let mut decays = vec![products / squares];
+        if one_sided && !ratios.is_empty() {
+            let place = ratios.len() / 100;
+            decays.push(*ratios.select_nth_unstable_by(place, f64::total_cmp).1);
+        }
+        for decay in decays {
+            #[expect(clippy::cast_possible_truncation, reason = "rounding is what is wanted")]
+            let decay = decay as f32;
+            if decay.is_normal() && (decay - 1.0).abs() > 1e-3 && decay.abs() < 16.0 {
+                origins.push(Origin { from_base: true, decay: Some(decay) });
+            }
+        }
+        origins
+    }
+
+    /// The value of an element; zero for those that are not finite.
+    fn value(&self, bytes: &[u8], at: usize) -> f32 {
+        let x = match self.format {
+            Format::F32 => f32::from_le_bytes(bytes.as_chunks().0[at]),
+            Format::F16 => of_f16(u16::from_le_bytes(bytes.as_chunks().0[at])),
+            _ => f32::from_bits(u32::from(u16::from_le_bytes(bytes.as_chunks().0[at])) << 16),
+        };
+        if x.is_finite() { x } else { 0.0 }
+    }
+
+    /// What a starting point leaves of a row.
+    fn residual(&self, origin: Origin, row: usize, out: &mut [f32]) {
+        let first = row * self.row_len;
+        let decay = origin.decay.unwrap_or(1.0);
+        match self.base.filter(|_| origin.from_base) {
+            Some(base) => {
+                for (at, out) in (first..).zip(out) {
+                    *out = self.value(self.source, at) - decay * self.value(base, at);
+                }
+            }
+            None => (first..).zip(out).for_each(|(at, out)| *out = self.value(self.source, at)),
+        }
+    }
+
+    /// Scales of the tensor, of these rows and of all columns; `None` if nothing is left to be coded.
+    fn scales(&self, residual: &dyn Fn(usize, &mut [f32]), rows: &[(usize, usize)]) -> Option<Scales> {
+        let mut row_squares = vec![0.0; self.n_rows];
+        let mut column_squares = vec![0.0f64; if self.has_rows { self.row_len } else { 0 }];
+        let mut values = vec![0.0f32; self.row_len];
+        let (mut total, mut n) = (0.0, 0);
+        for row in rows.iter().flat_map(|&(from, to)| from..to) {
+            residual(row, &mut values);
+            let sum: f64 = values.iter().map(|x| f64::from(*x) * f64::from(*x)).sum();
+            row_squares[row] = sum / self.row_len as f64;
+            total += sum;
+            n += 1;
+            if sum > 0.0 {
+                let factor = self.row_len as f64 / sum;
+                for (column, x) in column_squares.iter_mut().zip(&values) {
+                    *column += f64::from(*x) * f64::from(*x) * factor;
+                }
+            }
+        }
+        if total.is_nan() || total <= 0.0 || !total.is_finite() {
+            return None;
+        }
+        let tensor = half_octaves(total / (n * self.row_len) as f64);
+        let relative = |square: f64, to: i32| -> u8 {
+            let scale = if square > 0.0 { half_octaves(square) - to } else { -SPREAD };
+            u8::try_from(scale.clamp(-SPREAD, SPREAD) + SPREAD).unwrap_or(0)
+        };
+        Some(Scales {
+            tensor,
+            rows: row_squares.iter().map(|&square| relative(square, tensor)).collect(),
+            columns: column_squares.iter().map(|&square| relative(square / n as f64, 0)).collect(),
+        })
+    }
+
+    /// Predictors with no scales, those of rows, of columns, and both.
+    fn with_scales(&self, origin: Origin, scales: &Scales) -> Vec<Predictor> {
+        let lists: &[(bool, bool)] = if self.has_rows {
+            &[(false, false), (true, false), (false, true), (true, true)]
+        } else {
+            &[(false, false)]
+        };
+        lists.iter().map(|&(rows, columns)| self.predictor(origin, scales, rows, columns, None)).collect()
+    }
+
+    fn predictor(
+        &self,
+        origin: Origin,
+        scales: &Scales,
+        rows: bool,
+        columns: bool,
+        low_rank: Option<LowRank>,
+    ) -> Predictor {
+        let bias = if self.format == Format::F16 { 30 } else { 254 };
+        let offset = SPREAD * (i32::from(rows) + i32::from(columns));
+        let list = |is_listed: bool, list: &[u8]| if is_listed { list.to_vec() } else { Vec::new() };
+        let matrix = (rows || columns || low_rank.is_some()).then(|| Matrix {
+            row_len: self.row_len,
+            n_rows: if rows || low_rank.is_some() { self.n_rows } else { 0 },
+            row_scales: list(rows, &scales.rows),
+            column_scales: list(columns, &scales.columns),
+            low_rank,
+        });
+        Predictor {
+            format: self.format,
+            from_base: origin.from_base,
+            decay: origin.decay,
+            scale: i16::try_from((scales.tensor + bias - offset).clamp(-2000, 2000)).unwrap_or(0),
+            matrix,
+        }
+    }
+
+    fn count(&self, predictor: &Predictor, from: usize, to: usize, counts: &mut Counts) {
+        let width = self.format.width();
+        let range = from * self.row_len * width..to * self.row_len * width;
+        let base = self.base.map(|base| &base[range.clone()]);
+        count(predictor, from * self.row_len, base, &self.source[range], counts);
+    }
+
+    /// About the bits of the tensor by a predictor: symbols of the sample, and its own size.
+    fn cost(&self, predictor: &Predictor, sampled: &[(usize, usize)]) -> u64 {
+        let mut counts = Counts::default();
+        sampled.iter().for_each(|&(from, to)| self.count(predictor, from, to, &mut counts));
+        let n_sampled: usize = sampled.iter().map(|&(from, to)| to - from).sum();
+        let (tables, bits) = Tables::choose(self.format, &counts);
+        let section = Shared::predicted(Prediction::new(predictor.clone(), tables)).to_bytes().len();
+        bits * self.n_rows as u64 / n_sampled.max(1) as u64 + 8 * section as u64
+    }
+
+    /// The best predictor with a matrix of low rank, if one costs less than this.
+    fn low_rank(&self, origin: Origin, cost: u64, sampled: &[(usize, usize)]) -> Option<Predictor> {
+        let residual = |row: usize, out: &mut [f32]| self.residual(origin, row, out);
+        let scales = self.scales(&residual, &[(0, self.n_rows)])?;
+        // Powers of two nearest to the sizes of rows and columns.
+        let row_shifts: Vec<u8> = scales.rows.iter().map(|scale| scale / 2).collect();
+        let column_shifts: Vec<u8> = scales.columns.iter().map(|scale| scale / 2).collect();
+        let exponent = scales.tensor.div_euclid(2) - SPREAD;
+        let factors = |shifts: &[u8], exponent: i32| -> Vec<f32> {
+            #[expect(clippy::cast_possible_truncation, reason = "a power of two")]
+            shifts.iter().map(|&shift| power(-(exponent + i32::from(shift))) as f32).collect()
+        };
+        let (of_rows, of_columns) =
+            (factors(&row_shifts, exponent / 2), factors(&column_shifts, exponent - exponent / 2));
+        let normalised = |row: usize, out: &mut [f32]| {
+            self.residual(origin, row, out);
+            let of_row = of_rows[row];
+            out.iter_mut().zip(&of_columns).for_each(|(x, of_column)| *x = *x * of_row * of_column);
+        };
+        let most = match self.format {
+            Format::F32 => 128,
+            _ => 64,
+        };
+        let most = most.min(self.n_rows.min(self.row_len) / 3);
+        let matrix = Rows { n_rows: self.n_rows, row_len: self.row_len, row: &normalised };
+        let components = Components::find(&matrix, most);
+        let mut best: Option<(u64, Predictor)> = None;
+        let mut least = cost;
+        let mut n_worse = 0;
+        for rank in RANKS.into_iter().filter(|&rank| rank <= components.n()) {
+            let exponent = i16::try_from(exponent).ok()?;
+            let Some(low_rank) = components.quantised(rank, exponent, &row_shifts, &column_shifts) else {
+                continue;
+            };
+            let after = |row: usize, out: &mut [f32]| {
+                self.residual(origin, row, out);
+                low_rank.subtract(row, out);
+            };
+            let Some(scales) = self.scales(&after, sampled) else { continue };
+            let predictor = self.predictor(origin, &scales, true, true, Some(low_rank.clone()));
+            let cost = self.cost(&predictor, sampled);
+            if cost < least {
+                (least, n_worse) = (cost, 0);
+                best = Some((cost, predictor));
+            } else {
+                n_worse += 1;
+                if n_worse == 2 {
+                    break;
+                }
+            }
+        }
+        best.map(|(_, predictor)| predictor)
+    }
+
+    /// Scales from all rows in place of those from a sample.
+    fn refit(&self, predictor: &mut Predictor, origin: Origin) -> Option<()> {
+        let low_rank = predictor.matrix.as_mut().and_then(|matrix| matrix.low_rank.take());
+        let residual = |row: usize, out: &mut [f32]| {
+            self.residual(origin, row, out);
+            if let Some(low_rank) = &low_rank {
+                low_rank.subtract(row, out);
+            }
+        };
+        let scales = self.scales(&residual, &[(0, self.n_rows)])?;
+        let listed =
+            |list: fn(&Matrix) -> &[u8]| predictor.matrix.as_ref().is_some_and(|m| !list(m).is_empty());
+        let (rows, columns) = (listed(|m| &m.row_scales), listed(|m| &m.column_scales));
+        *predictor = self.predictor(origin, &scales, rows, columns, low_rank.clone());
+        Some(())
+    }
+}
+
+/// Half octaves of a tensor, and relative to it of its rows and columns.
+struct Scales {
+    tensor: i32,
+    rows: Vec<u8>,
+    columns: Vec<u8>,
+}
+
+/// The root of a mean square in half octaves.
+fn half_octaves(mean_square: f64) -> i32 {
+    exponent_of(mean_square).clamp(-500, 500)
+}
+
+/// The value of an f16.
+fn of_f16(bits: u16) -> f32 {
+    let (exponent, mantissa) = (u32::from(bits >> 10 & 31), u32::from(bits & 0x3ff));
+    let magnitude = match exponent {
+        0 => f32::from_bits(0x3380_0000) * f32::from(bits & 0x3ff),
+        31 => f32::INFINITY,
+        _ => f32::from_bits((exponent + 112) << 23 | mantissa << 13),
+    };
+    if bits >> 15 == 1 { -magnitude } else { magnitude }
+}
