@@ -73,6 +73,9 @@ pub(super) fn instead_of(
         return None;
     }
     let plan = tensor.plan(options.effort)?;
+    if options.max_block_len.is_some_and(|most| u64::from(plan.block_len) > most) {
+        return None;
+    }
     let fits = plan.shared.to_bytes().len() <= source.len() * MAX_SHARED_SHARE / 100;
     (fits && sampled_len(&plan, source, base) < sampled_len(other, source, base)).then_some(plan)
 }
