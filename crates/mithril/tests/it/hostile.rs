@@ -247,7 +247,7 @@ fn blocks_and_trailers_that_disagree_are_refused() {
 fn unknown_kinds_and_coders_are_unsupported() {
     let unsupported =
         |name: &str, block: &[u8]| check_refused(name, &frame_of_block(100, block), ErrorKind::Unsupported);
-    for kind in [7, 11, 255] {
+    for kind in [7, 12, 255] {
         unsupported("block kind", &[kind, 0, 0]);
     }
     for coder in [8, 99, 255] {
