@@ -170,7 +170,7 @@ pub(crate) fn frames() -> Result<Vec<Rejected>, Box<dyn std::error::Error>> {
         (
             "shared_reserved_flag",
             ("unsupported", "Shared.Unsupported"),
-            Parts::stored().with_shared(&[8]).write()?,
+            Parts::stored().with_shared(&[16]).write()?,
         ),
         (
             "shared_tables_cut_off",

@@ -115,6 +115,8 @@ fn parent(path: &Path) -> &Path {
 /// Removes what killed writers left in a directory, of one name or of any: temporary files that nobody holds a lock on.
 /// Returns their bytes.
 pub(crate) fn remove_abandoned(files: &dyn Files, directory: &Path, name: Option<&str>) -> u64 {
+    // A file that another thread makes at this moment is there before it is locked: wait until it is both.
+    let _live = live_temporaries();
     let Ok(listed) = files.list(directory) else { return 0 };
     let mut removed = 0;
     for sibling in listed.iter().filter(|sibling| !sibling.is_directory && is_temporary(&sibling.name, name))

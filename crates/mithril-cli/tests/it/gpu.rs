@@ -1,6 +1,6 @@
 //! `mithril gpu`, on whatever device there is.
 
-use crate::{Directory, check_done, check_refused, demo_model, json, run};
+use crate::{Directory, bf16_bytes, check_done, check_refused, demo_model, json, run, safetensors};
 
 #[test]
 fn the_device_is_named_with_its_limits() {
@@ -13,8 +13,10 @@ fn the_device_is_named_with_its_limits() {
 #[test]
 fn containers_and_df11_decode_to_the_same_bits() {
     let directory = Directory::new("gpu");
-    let model = demo_model(&directory);
-    let (packed, coded) = (directory.path("demo.mckp"), directory.path("coded"));
+    let weight = bf16_bytes(64 * 300, 1);
+    let file = safetensors(&[("up.weight", "BF16", &[64, 300], &weight)]);
+    let model = directory.write("model.safetensors", &file);
+    let (packed, coded) = (directory.path("model.mckp"), directory.path("coded"));
     check_done(&run(&["compress", &model, "-o", &packed]));
     check_done(&run(&["convert", &model, "--to", "df11", "-o", &coded]));
     for file in [&packed, &coded] {

@@ -4,7 +4,7 @@
 //! steps, each a function of its input, so that a caller can share out the parts of a step among threads:
 //!
 //! 1. [`Frequencies`]: how many samples hold each run of `d` bytes.
-//! 2. [`best_segment`] of every epoch, and [`select`]: a [`Pool`] of a few times the wanted size.
+//! 2. [`best_segment`] of every epoch, and `select`: a [`Pool`] of a few times the wanted size.
 //! 3. [`PoolIndex::measure`] and [`shrink`], some times: what saves most when samples are parsed stays.
 //! 4. [`measure_with_zstd`], [`most_used_last`] and [`shrink`], some times: the same with the parser of the level that
 //!    will be used.

@@ -5,7 +5,7 @@
 //! the middles of their intervals but the means of the weights in them.
 //!
 //! * [`Grid`]: which levels there are; [`quantize`]: weights to codes, [`Quantised::decode`] back.
-//! * [`reference`]: what MLX's own formats make of the same weights, to compare with.
+//! * [`mod@reference`]: what MLX's own formats make of the same weights, to compare with.
 //!
 //! Everything here is lossy. Results depend on floating point only in the order that the code states, so every machine
 //! writes the same codes.

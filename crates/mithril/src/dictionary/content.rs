@@ -99,7 +99,9 @@ fn cover(
         frequencies.add(&more);
     }
     frequencies.cover_segments(samples, taken);
-    let mut epochs = epochs(samples, len / k.max(d) / PASSES);
+    // An epoch is longer than a segment, also where few samples are to fill a large dictionary.
+    let n_epochs = (len / k.max(d) / PASSES).min(samples.total_len() / (2 * k.max(d)));
+    let mut epochs = epochs(samples, n_epochs);
     let longest = SCANNED_LEN.div_ceil(epochs.len());
     for epoch in &mut epochs {
         epoch.end = epoch.end.min(epoch.start + longest);
@@ -168,6 +170,7 @@ pub(super) fn refine(
     threads: usize,
 ) -> Result<(Pool, Usage), DictionaryError> {
     let model = MatchModel { min_match: parameters.min_match, ..MatchModel::of_level(level) };
+    let unmeasured = pool.front(len);
     if parameters.pool_ratio <= 1 {
         pool = pool.front(len);
     }
@@ -196,6 +199,10 @@ pub(super) fn refine(
         (pool, _) = shrink(&ordered, &usage, wanted_len);
     }
     (pool, _) = most_used_last(&pool, &measure(&pool)?);
+    if pool.is_empty() {
+        // Of few and short samples zstd may use nothing; what they have in common is still the best guess.
+        pool = unmeasured;
+    }
     let usage = measure(&pool)?;
     Ok((pool, usage))
 }

@@ -31,11 +31,17 @@ pub fn pack_framed(
     if layout.kind != Kind::Safetensors {
         return Err(refused("is no safetensors file, so it cannot become one with frames"));
     }
+    let has_holes = || refused("has bytes that belong to no tensor, which only a container can keep");
     let head = match layout.glue.as_slice() {
         [head] if head.start == 0 => Raw::new(&source.file, head.clone(), None),
-        _ => return Err(refused("has bytes that belong to no tensor, which only a container can keep")),
+        _ => return Err(has_holes()),
     };
     let head = head.read(0..head.len()).map_err(|error| error.about(input, output))?;
+    // A hole before the first tensor is one run of bytes with the header.
+    let header_end = head.first_chunk().and_then(|&len| u64::from_le_bytes(len).checked_add(8));
+    if header_end != Some(head.len() as u64) {
+        return Err(has_holes());
+    }
 
     // The header comes first and says how long everything is, so the frames wait in a file of their own.
     let mut target = create(output, replace)?;
