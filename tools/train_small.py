@@ -1,4 +1,3 @@
-#!/usr/bin/env python3
 """Trains a small real transformer on the CPU and writes its training state as safetensors files.
 
     python tools/train_small.py OUT [--save 100,101,110,200,201,210] [--phases 110:1e-3,90:1e-5,...]
