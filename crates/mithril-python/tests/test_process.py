@@ -108,7 +108,7 @@ def test_an_interrupt_is_answered_within_a_second(call, tmp_path):
             sent = time.monotonic()
             os.kill(os.getpid(), signal.SIGINT)
 
-        timer = threading.Timer(1.0, interrupt)
+        timer = threading.Timer(0.15, interrupt)
         timer.start()
         try:
             CALL
