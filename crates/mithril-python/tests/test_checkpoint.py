@@ -164,7 +164,9 @@ def test_damage_is_found(compressor, tmp_path):
     rng = np.random.default_rng(0)
     compressor.save({"w": rng.standard_normal(5000)}, "a")
     compressor.save({"w": rng.standard_normal(5000)}, "b")
-    assert compressor.verify() == (["a", "b"], [], compressor.verify().decoded)
+    report = compressor.verify()
+    # Without steps their order is that of their generations, which are random.
+    assert sorted(report.intact) == ["a", "b"] and not report.damaged
     assert compressor.verify("a", deep=True).decoded >= 1
     data = sorted((tmp_path / "store").rglob("*.mckp"))
     damaged = bytearray(data[0].read_bytes())
