@@ -71,6 +71,14 @@ class Checkpoint:
         content: bytes = self.model(file).read_bytes(name, self._threads)
         return content
 
+    def read_rows(self, chunk: Chunk, first: int, end: int, itemsize: int, memory: Any) -> None:
+        """Decodes rows `first` to `end` of a chunk to their place. A chunk without dimensions is one row."""
+        if first == 0 and end == (chunk.sizes[0] if chunk.sizes else 1):
+            self.read_into(chunk, memory)
+            return
+        row_size = itemsize * math.prod(chunk.sizes[1:])
+        self.model(chunk.file).read(chunk.name, (first * row_size, end * row_size), lambda _size: memory, self._threads)
+
     def rows(
         self, chunk: Chunk, first: int, end: int, itemsize: int, empty: Callable[[int], tuple[Any, Any]]
     ) -> Iterator[tuple[int, int, Any]]:

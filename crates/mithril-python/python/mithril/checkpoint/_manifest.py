@@ -68,14 +68,14 @@ def new_generation() -> str:
     return secrets.token_hex(8)
 
 
-def read(directory: Path) -> Manifest:
-    """The manifest of a checkpoint."""
-    path = directory / NAME
+def read(directory: Path, name: str = NAME) -> Manifest:
+    """The manifest of a checkpoint, or under another name that of a part of it."""
+    path = directory / name
     try:
         text = path.read_bytes()
     except FileNotFoundError:
         if directory.is_dir():
-            raise NotFoundError(f"`{directory}` is no finished checkpoint: it has no {NAME}") from None
+            raise NotFoundError(f"`{directory}` is no finished checkpoint: it has no {name}") from None
         raise NotFoundError(f"there is no checkpoint `{directory}`") from None
     try:
         outer = json.loads(text)
@@ -94,22 +94,22 @@ def read(directory: Path) -> Manifest:
         raise CorruptError(f"`{path}` is damaged: {error}") from None
 
 
-def write(directory: Path, manifest: Manifest, *, replace: bool) -> None:
-    """Makes a checkpoint whole. Everything that the manifest names must be on disk already."""
+def write(directory: Path, manifest: Manifest, *, replace: bool, name: str = NAME) -> None:
+    """Makes a checkpoint, or a part of one, whole. Everything that the manifest names must be on disk already."""
     body = asdict(manifest)
     outer = {"format": _MAGIC, "version": _VERSION, "digest": _digest(body), "body": body}
-    temporary = directory / f".{NAME}.{manifest.generation}"
+    temporary = directory / f".{name}.{manifest.generation}"
     try:
         with open(temporary, "xb") as file:
             file.write(json.dumps(outer, separators=(",", ":"), allow_nan=False).encode())
             file.flush()
             os.fsync(file.fileno())
         if replace:
-            os.replace(temporary, directory / NAME)
+            os.replace(temporary, directory / name)
         else:
             try:
                 # A link fails where there is a manifest already; a rename would replace it.
-                os.link(temporary, directory / NAME)
+                os.link(temporary, directory / name)
             except FileExistsError:
                 raise ConflictError(f"another save has finished `{directory}` first") from None
     finally:
