@@ -23,6 +23,7 @@ mod pack;
 mod progress;
 mod quantize;
 mod repair;
+mod report;
 mod source;
 mod store;
 mod table;

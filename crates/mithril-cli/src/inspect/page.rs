@@ -3,20 +3,16 @@
 use super::survey::{Survey, Tensor};
 use super::tensor_to_json;
 use crate::failure::Failure;
-use crate::output::{Output, Target};
 use crate::progress::Meter;
+use crate::report;
 use mithril::compare::change_map;
 use mithril::container::{Bases, Model};
 use mithril::{Error, field_entropies};
 use serde_json::{Value, json};
-use std::io::Write;
 use std::path::Path;
 
-/// The page without its data.
-const TEMPLATE: &str = include_str!("page.html");
-
-/// Where the data goes.
-pub(crate) const PLACE: &str = "/*DATA*/null";
+/// The sections of the page and the script that fills them.
+pub(crate) const BODY: &str = include_str!("page.html");
 
 /// Tensors that a page shows; of more, the largest.
 const MAX_TENSORS: usize = 4000;
@@ -26,15 +22,7 @@ const N_PARTS: usize = 96;
 
 /// Writes the page; returns its length.
 pub(super) fn write(survey: &Survey, model: &Model, path: &Path, replace: bool) -> Result<u64, Failure> {
-    let mut output = Output::create(&Target::File(path.to_owned()), replace)?;
-    let page = TEMPLATE.replacen(PLACE, &script_value(&data(survey, model)?), 1);
-    output.write_all(page.as_bytes()).map_err(|error| Failure::write(path.display(), &error))?;
-    output.commit()
-}
-
-/// A value as it may stand in a script: nothing in it can end the script.
-pub(crate) fn script_value(value: &Value) -> String {
-    value.to_string().replace('<', "\\u003c").replace('\u{2028}', "\\u2028").replace('\u{2029}', "\\u2029")
+    report::write(BODY, &data(survey, model)?, path, replace)
 }
 
 fn data(survey: &Survey, model: &Model) -> Result<Value, Failure> {
@@ -108,29 +96,6 @@ fn changes(tensor: &Tensor, model: &Model) -> Result<Value, Error> {
             let bits: Vec<f64> = lens.iter().map(|&len| 8.0 * len as f64 / n_elements.max(1.0)).collect();
             let most = tensor.dtype.bits_per_element();
             Ok(json!({"what": "bits per element of each block", "parts": bits, "most": most}))
-        }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn data_cannot_end_the_script_it_stands_in() {
-        let text = script_value(&json!({"name": "</script><script>alert(1)//\u{2028}"}));
-        assert!(!text.contains('<') && !text.contains('\u{2028}'));
-        assert_eq!(
-            serde_json::from_str::<Value>(&text).unwrap()["name"],
-            "</script><script>alert(1)//\u{2028}"
-        );
-    }
-
-    #[test]
-    fn template_has_one_place_for_data_and_asks_for_nothing_else() {
-        assert_eq!(TEMPLATE.matches(PLACE).count(), 1);
-        for outside in ["http://", "https://", "src=", "@import", "url("] {
-            assert!(!TEMPLATE.contains(outside), "{outside}");
         }
     }
 }

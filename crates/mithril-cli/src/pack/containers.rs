@@ -7,7 +7,7 @@ use crate::output::{Output, Target, clean_up_on_signal};
 use crate::progress::Meter;
 use crate::source::Source;
 use mithril::container::{Bases, Model, Reader};
-use mithril::pack::{PackOptions, PackSummary, PackedTensor};
+use mithril::pack::{PackOptions, PackSummary, PackedTensor, UnpackSummary};
 use mithril::repository::{
     RepositorySummary, is_framed_repository, measure_repository, pack_framed_repository, pack_repository,
     unpack_framed_repository, unpack_repository,
@@ -113,15 +113,7 @@ pub(super) fn decompress(
             summary
         }
     };
-    Ok(Done {
-        source: source.name.clone(),
-        output: target.name(),
-        raw_len: summary.raw_len,
-        stored_len: summary.packed_len,
-        seconds: meter.elapsed_seconds(),
-        detail: String::new(),
-        facts: json!({"format": summary.format, "original_name": summary.name}),
-    })
+    Ok(restored(&source, target, &summary, &meter))
 }
 
 /// Restores the original of a safetensors file whose tensors are frames.
@@ -138,7 +130,11 @@ pub(super) fn decompress_framed(
     let unpacked =
         pack::unpack_framed(input, output, arguments.threads, arguments.force, &|len| meter.add(len));
     let summary = unpacked.map_err(|error| Failure::model(&source.name, &error))?;
-    Ok(Done {
+    Ok(restored(&source, target, &summary, &meter))
+}
+
+fn restored(source: &Source, target: &Target, summary: &UnpackSummary, meter: &Meter) -> Done {
+    Done {
         source: source.name.clone(),
         output: target.name(),
         raw_len: summary.raw_len,
@@ -146,7 +142,7 @@ pub(super) fn decompress_framed(
         seconds: meter.elapsed_seconds(),
         detail: String::new(),
         facts: json!({"format": summary.format, "original_name": summary.name}),
-    })
+    }
 }
 
 /// Packs the files below a directory into another.

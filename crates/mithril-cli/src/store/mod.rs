@@ -1,7 +1,7 @@
 //! `mithril store`: checkpoints in a directory or an object store.
 
 mod arguments;
-mod page;
+pub(crate) mod page;
 mod report;
 mod transfer;
 mod upkeep;

@@ -1,7 +1,7 @@
 //! Directories whose safetensors files hold frames: every file keeps its name, so that other programs find all of them.
 
 use super::journal::{self, Journal};
-use super::unpack::{make_link, set_mode};
+use super::unpack::{finish, set_mode};
 use super::{MANIFEST, RepositorySummary, pack, tree};
 use crate::pack::{PackOptions, Progress, is_framed, pack_framed, unpack_framed};
 use crate::{AtomicFile, Error, ErrorKind};
@@ -104,16 +104,8 @@ fn each_file(
         let len = fs::metadata(&target).map_err(|error| Error::cannot_read(&target, error))?.len();
         summary.add(file.path.clone(), file.len, Some(len), resumed);
     }
-    // Links come last, so that nothing is ever written through one.
-    for file in &files {
-        if let Some(link) = &file.link {
-            make_link(&tree::path_below(output, &file.path)?, link, replace)?;
-            summary.add(file.path.clone(), 0, None, false);
-        }
-    }
-    summary.files.sort_by(|a, b| a.path.cmp(&b.path));
-    journal.finish()?;
-    Ok(summary)
+    let links = files.iter().filter_map(|file| Some((file.path.as_str(), file.link.as_deref()?)));
+    finish(output, links, replace, journal, summary)
 }
 
 fn copy(source: &Path, target: &Path, replace: bool, progress: Progress<'_>) -> Result<(), Error> {

@@ -75,12 +75,23 @@ pub fn unpack_repository(
         let packed_len = fs::metadata(&source).map_err(|error| Error::cannot_write(&source, error))?.len();
         summary.add(file.path.clone(), file.len, Some(packed_len), resumed);
     }
-    // Links come last, so that nothing is ever written through one.
-    for file in &files {
-        if let Some(link) = &file.link {
-            make_link(&tree::path_below(output, &file.path)?, link, replace)?;
-            summary.add(file.path.clone(), 0, None, false);
-        }
+    let links = files.iter().filter_map(|file| Some((file.path.as_str(), file.link.as_deref()?)));
+    finish(output, links, replace, journal, summary)
+}
+
+/// Makes the links of a directory whose files are all there, and with that it is complete.
+///
+/// Links come last, so that nothing is ever written through one.
+pub(super) fn finish<'a>(
+    output: &Path,
+    links: impl Iterator<Item = (&'a str, &'a str)>,
+    replace: bool,
+    journal: Journal,
+    mut summary: RepositorySummary,
+) -> Result<RepositorySummary, Error> {
+    for (path, link) in links {
+        make_link(&tree::path_below(output, path)?, link, replace)?;
+        summary.add(path.to_owned(), 0, None, false);
     }
     summary.files.sort_by(|a, b| a.path.cmp(&b.path));
     journal.finish()?;
@@ -130,7 +141,7 @@ pub(super) fn set_mode(_: &Path, _: u32) -> Result<(), Error> {
 }
 
 #[cfg(unix)]
-pub(super) fn make_link(path: &Path, target: &str, replace: bool) -> Result<(), Error> {
+fn make_link(path: &Path, target: &str, replace: bool) -> Result<(), Error> {
     let failed = |error| Error::cannot_write(path, error);
     if fs::read_link(path).is_ok_and(|there| there == Path::new(target)) {
         return Ok(());
@@ -145,6 +156,6 @@ pub(super) fn make_link(path: &Path, target: &str, replace: bool) -> Result<(), 
 }
 
 #[cfg(not(unix))]
-pub(super) fn make_link(path: &Path, _: &str, _: bool) -> Result<(), Error> {
+fn make_link(path: &Path, _: &str, _: bool) -> Result<(), Error> {
     Err(Error::invalid(format!("`{}` is a link, which this system does not have", path.display())))
 }

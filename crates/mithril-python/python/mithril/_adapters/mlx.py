@@ -7,6 +7,11 @@ from typing import Any
 import mlx.core as mx
 
 from mithril._adapters import numpy as numpy_adapter
+from mithril._adapters._immutable import describe as describe
+from mithril._adapters._immutable import identity as identity
+from mithril._adapters._immutable import place as place
+from mithril._adapters._immutable import restore as restore
+from mithril._adapters._immutable import together as together
 from mithril._mithril import UnsupportedError
 
 _NAMES = {
@@ -69,28 +74,3 @@ def finish(filled: Any) -> Any:
 def memory(tensor: Any) -> Any:
     """Refuses: these arrays are never written to."""
     raise ValueError("arrays of MLX cannot be written to: decompress into something else")
-
-
-def describe(tensor: Any) -> dict[str, Any]:
-    """Nothing but its type and shape is kept."""
-    return {}
-
-
-def identity(tensor: Any) -> Any:
-    """Arrays never change, so only the same array shares its memory."""
-    return id(tensor)
-
-
-def together(tensors: list[Any]) -> tuple[Any, list[dict[str, Any] | None]]:
-    """Any of them: they are the same."""
-    return tensors[0], [None] * len(tensors)
-
-
-def place(tensor: Any, entry: dict[str, Any], map_location: Any) -> Any:
-    """Where MLX put it."""
-    return tensor
-
-
-def restore(tensor: Any, entry: dict[str, Any]) -> Any:
-    """It is what it was."""
-    return tensor
