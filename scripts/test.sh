@@ -136,6 +136,9 @@ python_package() {
     [ -x "$environment/bin/python" ] || python3 -m venv "$environment"
     "$environment/bin/pip" install --quiet --disable-pip-version-check --requirement scripts/requirements-python.txt
     "$environment/bin/python" scripts/install_torch.py
+    # A source package that would fetch torch's GPU libraries and look for kernels to build: it needs neither here.
+    DS_BUILD_OPS=0 "$environment/bin/pip" install --quiet --disable-pip-version-check --no-deps --no-build-isolation \
+        deepspeed==0.19.8
     rm -rf "$target/wheels"
     "$environment/bin/maturin" build --quiet --release --out "$target/wheels"
     "$environment/bin/pip" install --quiet --disable-pip-version-check --force-reinstall --no-deps "$target"/wheels/*.whl

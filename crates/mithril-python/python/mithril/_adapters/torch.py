@@ -106,6 +106,13 @@ def identity(tensor: Any) -> Any:
     return "torch", str(tensor.device), tensor.untyped_storage().data_ptr()
 
 
+def view_identity(tensor: Any) -> Any:
+    """Equal for views of the same elements."""
+    if tensor.layout != torch.strided or tensor.numel() == 0:
+        return id(tensor)
+    return "torch", str(tensor.device), tensor.data_ptr(), tensor.shape, tensor.stride(), tensor.dtype
+
+
 def together(tensors: list[Any]) -> tuple[torch.Tensor, list[dict[str, Any] | None]]:
     """The stretch of their storage that holds all of them, and where each lies in it."""
     first = tensors[0]

@@ -29,9 +29,12 @@ class Encoded(NamedTuple):
     tensors: list[tuple[str, str, tuple[int, ...], Any]]
 
 
-def encode(state: Any, *, trusted: bool = False) -> Encoded:
-    """Take a state apart. What has no representation is refused, and its path named."""
-    encoder = _Encoder(trusted)
+def encode(state: Any, *, trusted: bool = False, keeps_views: bool = True) -> Encoded:
+    """Take a state apart. What has no representation is refused, and its path named.
+
+    `keeps_views`: whether tensors that share memory do so again when they are loaded.
+    """
+    encoder = _Encoder(trusted, TensorTable(keeps_views=keeps_views))
     tree = encoder.encode(state, ())
     # Before the text is written: tensors have their names and places from here on.
     tensors = encoder.table.finish()
@@ -59,9 +62,9 @@ def decode(
 
 
 class _Encoder:
-    def __init__(self, trusted: bool) -> None:
+    def __init__(self, trusted: bool, table: TensorTable) -> None:
         self.trusted = trusted
-        self.table = TensorTable()
+        self.table = table
         # Containers on the way to the value at hand: one that is met again contains itself.
         self.open: set[int] = set()
 

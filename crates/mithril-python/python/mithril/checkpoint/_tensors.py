@@ -12,9 +12,14 @@ MARK = "$"
 
 
 class TensorTable:
-    """Tensors of a state that is taken apart."""
+    """Tensors of a state that is taken apart.
 
-    def __init__(self) -> None:
+    With `keeps_views`, tensors that share memory are stored as one and share it again. Without, only tensors that are the
+    same view are: others are stored by themselves, under their names and with their shapes.
+    """
+
+    def __init__(self, *, keeps_views: bool = True) -> None:
+        self._keeps_views = keeps_views
         self._names: set[str] = set()
         # By the memory they lie in: tensors of torch that share a storage, and arrays that are the same object.
         self._shared: dict[Any, list[tuple[str, _adapters.Adapter, Any, dict[str, Any]]]] = {}
@@ -22,7 +27,8 @@ class TensorTable:
     def add(self, adapter: _adapters.Adapter, tensor: Any, path: str) -> dict[str, Any]:
         """Take a tensor in; returns what the text says of it, which `finish` completes."""
         entry: dict[str, Any] = {MARK: "tensor", "framework": adapter.FRAMEWORK, **adapter.describe(tensor)}
-        self._shared.setdefault(adapter.identity(tensor), []).append((path, adapter, tensor, entry))
+        identity = adapter.identity if self._keeps_views else getattr(adapter, "view_identity", adapter.identity)
+        self._shared.setdefault(identity(tensor), []).append((path, adapter, tensor, entry))
         return entry
 
     def finish(self) -> list[tuple[str, str, tuple[int, ...], Any]]:

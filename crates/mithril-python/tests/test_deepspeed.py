@@ -1,0 +1,179 @@
+"""DeepSpeed's checkpoints through mithril, with the real package and real processes."""
+
+import socket
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from deepspeed.runtime.checkpoint_engine.checkpoint_engine import CheckpointCommitInfo
+
+import mithril
+from mithril.__main__ import main
+from mithril.checkpoint.deepspeed import MithrilCheckpointEngine, Options, unpack
+
+pytestmark = pytest.mark.filterwarnings("ignore")
+
+
+def test_two_ranks_train_save_and_resume_at_every_stage(tmp_path: Path) -> None:
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    program = Path(__file__).parent / "deepspeed_ranks.py"
+    ranks = [
+        subprocess.Popen(
+            [sys.executable, program, str(rank), "2", str(port), tmp_path],
+            cwd=tmp_path,
+            text=True,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+        )
+        for rank in range(2)
+    ]
+    outputs = [rank.communicate(timeout=600)[0] for rank in ranks]
+    assert [rank.returncode for rank in ranks] == [0, 0], "\n".join(outputs)
+    assert all("all is well" in output for output in outputs)
+    assert "[mithril] checkpoints are compressed: compression_level=3" in outputs[0]
+    assert "[mithril]" not in outputs[1], "one line, not one of each rank"
+
+
+def state() -> dict[str, Any]:
+    flat = torch.randn(64 * 80, generator=torch.Generator().manual_seed(3)).bfloat16()
+    # As DeepSpeed has them: parameters are parts of one buffer, and two names may have the same.
+    weight = flat[: 64 * 64].view(64, 64)
+    return {
+        "module": {"a.weight": weight, "b.weight": flat[64 * 64 :].view(16, 64), "tied": weight},
+        "optimizer": {"state": {0: {"step": torch.tensor(3.0), "exp_avg": torch.randn(9)}}, "param_groups": [{"lr": 1e-3}]},
+        "f8": torch.randn(8, 8).to(torch.float8_e4m3fn),
+        "empty": torch.empty(0, 3),
+        "turned": torch.randn(4, 6).t(),
+        "parameter": torch.nn.Parameter(torch.ones(3)),
+        "kind": torch.bfloat16,
+        "plain": [1, 2.5, None, "text", (True, {"x"})],
+    }
+
+
+def check_equal(one: Any, other: Any) -> None:
+    assert type(one) is type(other)
+    if isinstance(one, torch.Tensor):
+        assert one.dtype == other.dtype and one.shape == other.shape and one.requires_grad == other.requires_grad
+        assert one.detach().contiguous().reshape(-1).view(torch.uint8).tolist() == (
+            other.detach().contiguous().reshape(-1).view(torch.uint8).tolist()
+        )
+    elif isinstance(one, dict):
+        assert list(one) == list(other)
+        for key in one:
+            check_equal(one[key], other[key])
+    elif isinstance(one, (list, tuple)):
+        for mine, theirs in zip(one, other, strict=True):
+            check_equal(mine, theirs)
+    else:
+        assert one == other
+
+
+def saved(root: Path, tag: str, contents: Any, **options: Any) -> Path:
+    engine = MithrilCheckpointEngine(options=Options(**options))
+    info = CheckpointCommitInfo(tag=tag, save_dir=str(root), save_latest=True)
+    engine.create(info)
+    engine.makedirs(root / tag, exist_ok=True)
+    engine.save(state_dict=contents, path=str(root / tag / "mp_rank_00_model_states.pt"))
+    engine.commit(info)
+    return root / tag / "mp_rank_00_model_states.pt"
+
+
+@pytest.mark.parametrize("options", [{}, {"effort": "max"}, {"byte_grouping": False}, {"decoupled": True}])
+def test_states_come_back_as_they_were(tmp_path: Path, options: dict[str, Any]) -> None:
+    contents = state()
+    path = saved(tmp_path, "one", contents, **options)
+    loaded = MithrilCheckpointEngine().load(str(path), map_location=lambda storage, location: storage)
+    check_equal(loaded, contents)
+    module = loaded["module"]
+    assert module["tied"].data_ptr() == module["a.weight"].data_ptr(), "stored once"
+    assert module["a.weight"].untyped_storage().nbytes() == module["a.weight"].nbytes, "without what else was in the buffer"
+    meta = MithrilCheckpointEngine().load(str(path), map_location="meta")
+    assert meta["module"]["tied"].device.type == "meta"
+
+
+def test_what_is_saved_in_the_background_is_what_it_was_then(tmp_path: Path) -> None:
+    contents = state()
+    engine = MithrilCheckpointEngine(options=Options(decoupled=True))
+    info = CheckpointCommitInfo(tag="one", save_dir=str(tmp_path), save_latest=True)
+    engine.create(info)
+    (tmp_path / "one").mkdir()
+    engine.save(contents, str(tmp_path / "one" / "file.pt"))
+    contents["module"]["a.weight"].zero_()
+    contents["optimizer"]["param_groups"][0]["lr"] = 5
+    assert engine.get_commit_info() == info and engine.is_decoupled()
+    engine.cleanup()
+    assert engine.get_commit_info() is None and (tmp_path / "latest").read_text() == "one"
+    check_equal(engine.load(str(tmp_path / "one" / "file.pt")), state_of(contents))
+
+
+def state_of(changed: dict[str, Any]) -> dict[str, Any]:
+    before = state()
+    before.update({key: changed[key] for key in ("f8", "turned")})
+    before["optimizer"]["state"] = changed["optimizer"]["state"]
+    return before
+
+
+def test_plain_files_are_loaded_too(tmp_path: Path) -> None:
+    contents = state()
+    # torch's older kind of file, which is what DeepSpeed writes, has none of these.
+    del contents["f8"]
+    for zipped in (True, False):
+        torch.save(contents, tmp_path / "file.pt", _use_new_zipfile_serialization=zipped)
+        check_equal(MithrilCheckpointEngine().load(str(tmp_path / "file.pt")), contents)
+    with pytest.raises(FileNotFoundError):
+        MithrilCheckpointEngine().load(str(tmp_path / "nothing.pt"))
+
+
+def test_the_command_makes_plain_files(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def run(*arguments: Any) -> int:
+        monkeypatch.setattr(sys, "argv", ["mithril", "deepspeed", *map(str, arguments)])
+        return main()
+
+    contents = state()
+    path = saved(tmp_path, "one", contents)
+    (tmp_path / "one" / "note.txt").write_text("kept")
+    assert run("unpack", tmp_path / "one", "--output", tmp_path / "plain") == 0
+    assert "bytes" in capsys.readouterr().err
+    check_equal(torch.load(tmp_path / "plain" / path.name, weights_only=False), contents)
+    assert sorted(file.name for file in (tmp_path / "plain").iterdir()) == [path.name, "note.txt"]
+    check_equal(MithrilCheckpointEngine().load(str(path)), contents)
+    assert run("unpack", tmp_path / "one", "--output", tmp_path / "plain") == 1
+    assert "exists already" in capsys.readouterr().err
+    assert run("unpack", tmp_path / "one") == 0
+    check_equal(torch.load(path, weights_only=False), contents)
+    assert run("unpack", tmp_path / "one") == 1
+    assert "no file that mithril has compressed" in capsys.readouterr().err
+    assert run("unpack", tmp_path / "nowhere") == 1
+    assert run("unpack") == 2 and run("fly") == 2 and run("unpack", "--help") == 0
+
+
+def test_newer_and_unfinished_files_are_refused(tmp_path: Path) -> None:
+    path = saved(tmp_path, "one", state())
+    content = path.read_bytes()
+    (tmp_path / "alone").mkdir()
+    (tmp_path / "alone" / path.name).write_bytes(content)
+    with pytest.raises(mithril.NotFoundError, match="no finished checkpoint"):
+        MithrilCheckpointEngine().load(str(tmp_path / "alone" / path.name))
+    (tmp_path / "one" / "other.pt").write_bytes(content)
+    with pytest.raises(mithril.NotFoundError, match="not part of the checkpoint"):
+        unpack(tmp_path / "one", tmp_path / "plain")
+    manifest = tmp_path / "one" / "manifest.json"
+    manifest.write_text(manifest.read_text().replace('"version":1', '"version":2'))
+    with pytest.raises(mithril.UnsupportedError, match="version 2"):
+        MithrilCheckpointEngine().load(str(path))
+
+
+def test_pickles_are_run_only_if_trusted(tmp_path: Path) -> None:
+    path = saved(tmp_path, "one", {"scaler": slice(1, 2)})
+    assert MithrilCheckpointEngine().load(str(path)) == {"scaler": slice(1, 2)}
+    with pytest.raises(TypeError, match="trusted=True"):
+        MithrilCheckpointEngine(options=Options(trusted=False)).load(str(path))
+    with pytest.raises(mithril.MithrilError, match=r"`two` is not saved: rank 0: TypeError: `scaler` is a"):
+        saved(tmp_path, "two", {"scaler": slice(1, 2)}, trusted=False)
