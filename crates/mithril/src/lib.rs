@@ -31,7 +31,7 @@
 //!
 //! # Quantised models
 //! [`convert::ecq`] codes the weights of quantised models without loss; [`quantize`] quantises, with loss, for a size or an
-//! error.
+//! error; [`inference`] multiplies with weights that stay coded in memory.
 //!
 //! # Inside
 //! [`plan`] decides, as data, what happens to a tensor; a pipeline runs the plan on several threads. The bytes do not
@@ -49,6 +49,7 @@ mod error;
 pub mod estimate;
 mod files;
 mod frame;
+pub mod inference;
 mod options;
 pub mod pack;
 mod pipeline;

@@ -1,6 +1,7 @@
 //! What stands in for AVX2 where there is none: a proof that cannot be had, so that its kernels are never reached.
 
 use crate::checksum::LANES as SUM_LANES;
+use crate::ecq::gemv::{Activations, Exponents};
 use crate::entropy::rans8::{DecodeState, DecodeTable, EncodeState, EncodeTable, Symbols, Window};
 use crate::entropy::rans12;
 use crate::transform::fields::{FieldSplit, Finish};
@@ -44,6 +45,55 @@ impl Avx2 {
         _: &[u8],
         _: &mut [u8],
     ) -> usize {
+        match self {}
+    }
+
+    #[expect(clippy::too_many_arguments, reason = "those of the kernel")]
+    pub(crate) fn ecq_dot_levels(
+        self,
+        _: &mut DecodeState<4>,
+        _: &DecodeTable,
+        _: &[u8],
+        _: &[i8],
+        _: [&[u8]; 4],
+        _: &[i8],
+        _: usize,
+        _: &mut [i32],
+    ) -> usize {
+        match self {}
+    }
+
+    #[expect(clippy::too_many_arguments, reason = "those of the kernel")]
+    pub(crate) fn ecq_dot_bf16(
+        self,
+        _: &mut DecodeState<4>,
+        _: &DecodeTable,
+        _: &[u8],
+        _: &Exponents,
+        _: [&[u8]; 4],
+        _: &Activations,
+        _: usize,
+        _: &mut [f32],
+    ) -> usize {
+        match self {}
+    }
+
+    pub(crate) fn ecq_dot_bf16_packed(
+        self,
+        _: &[u8],
+        _: &[u8],
+        _: &Exponents,
+        _: &Activations,
+        _: &mut [f32],
+    ) {
+        match self {}
+    }
+
+    pub(crate) fn dot_plain_levels(self, _: &[u8], _: &[i8], _: &[i8], _: &mut [i32]) {
+        match self {}
+    }
+
+    pub(crate) fn dot_plain_bf16(self, _: &[u8], _: &Activations, _: &mut [f32]) {
         match self {}
     }
 

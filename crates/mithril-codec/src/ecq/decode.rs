@@ -91,6 +91,25 @@ impl<'a> Coded<'a> {
         &self.parts.low_bits[rows.start * len..rows.end * len]
     }
 
+    pub(crate) fn tables(&self) -> &[DecodeTable] {
+        &self.tables
+    }
+
+    pub(crate) fn compressed(&self) -> &'a [u8] {
+        self.parts.compressed
+    }
+
+    /// Whether a block's symbols are not entropy-coded.
+    pub fn is_fixed(&self, block_idx: usize) -> bool {
+        self.block(block_idx).is_ok_and(|view| !matches!(view.content, Content::Rans8 { .. }))
+    }
+
+    /// Decodes the symbols of a block without comparing its sum.
+    pub(crate) fn decode_unchecked(&self, block_idx: usize, out: &mut [u8]) -> Result<(), CodecError> {
+        let view = self.block(block_idx)?;
+        self.decode_views(std::slice::from_ref(&view), out.len(), out)
+    }
+
     fn offset(&self, idx: usize) -> usize {
         let offset = self.parts.stream_offsets.as_chunks::<4>().0[idx];
         u32::from_le_bytes(offset) as usize * OFFSET_UNIT

@@ -13,10 +13,11 @@
 //!
 //! * [`Shape`]: how a matrix is cut.
 //! * [`encode()`] and [`Coded`]: blocks written and read.
-//! * [`low_bits`]: the plane below the symbols.
+//! * [`low_bits`]: the plane below the symbols; [`gemv`]: products with a vector.
 
 mod decode;
 mod encode;
+pub mod gemv;
 pub mod low_bits;
 mod shape;
 #[cfg(test)]

@@ -6,6 +6,7 @@
 mod checksum;
 mod delta;
 mod delta_elements;
+mod ecq_gemv;
 mod low_rank;
 mod rans12;
 mod rans8_decode;

@@ -19,7 +19,7 @@ mod directory;
 mod encode;
 mod file;
 mod find;
-mod matrix;
+pub(crate) mod matrix;
 mod restore;
 pub(crate) mod spool;
 

@@ -1,6 +1,7 @@
 //! Quantised models to entropy-coded ones and back.
 
 mod damaged;
+mod inference;
 mod quantize;
 mod spec;
 
