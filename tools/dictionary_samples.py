@@ -137,14 +137,18 @@ NPM_ROOTS = ["webpack-cli", "jest", "eslint", "next", "gatsby", "@angular/cli", 
              "aws-cdk", "ionic", "cordova", "hexo", "parcel", "rollup", "svelte", "nuxt", "expo", "vue-cli", "pm2", "artillery"]
 
 
-def npm_lock_entries():
+def npm_lock_entries(roots):
     """One entry of a lock file per record."""
     import tempfile
 
-    for root in NPM_ROOTS:
+    for root in roots:
         with tempfile.TemporaryDirectory() as directory:
-            subprocess.run(["npm", "install", "--package-lock-only", "--ignore-scripts", "--legacy-peer-deps", root],
-                           cwd=directory, check=False, capture_output=True, timeout=600)
+            try:
+                subprocess.run(["npm", "install", "--package-lock-only", "--ignore-scripts", "--legacy-peer-deps", root],
+                               cwd=directory, check=False, capture_output=True, timeout=600)
+            except subprocess.TimeoutExpired:
+                print(f"npm: {root} took too long and is left out", file=sys.stderr)
+                continue
             lock = pathlib.Path(directory, "package-lock.json")
             if lock.exists():
                 for name, entry in json.loads(lock.read_text())["packages"].items():
@@ -222,11 +226,12 @@ def main():
     parser.add_argument("--sets", help="names, separated by commas; all by default")
     parser.add_argument("--limit", type=int, default=30000, help="records per set at most")
     parser.add_argument("--corpus", help="directory of safetensors files")
+    parser.add_argument("--npm-roots", default=",".join(NPM_ROOTS), help="programs whose lock files are asked for")
     arguments = parser.parse_args()
     lock_entries = []
 
     def npm_lock():
-        lock_entries.extend(npm_lock_entries())
+        lock_entries.extend(npm_lock_entries(arguments.npm_roots.split(",")))
         return lock_entries
 
     sources = {

@@ -3,6 +3,7 @@
 mod buffer;
 mod checkpoint;
 mod cli;
+mod dictionary;
 mod error;
 mod frame;
 mod model;
@@ -22,9 +23,13 @@ fn fill(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<checkpoint::Meta>()?;
     module.add_class::<checkpoint::SaveHandle>()?;
     module.add_class::<checkpoint::Store>()?;
+    module.add_class::<dictionary::RecordDictionary>()?;
     module.add_class::<frame::FrameInfo>()?;
     module.add_class::<model::Model>()?;
     module.add_function(wrap_pyfunction!(cli::run_cli, module)?)?;
+    module.add_function(wrap_pyfunction!(dictionary::dictionary_id, module)?)?;
+    module.add_function(wrap_pyfunction!(dictionary::train_dictionary, module)?)?;
+    module.add_function(wrap_pyfunction!(dictionary::update_dictionary, module)?)?;
     module.add_function(wrap_pyfunction!(frame::compress, module)?)?;
     module.add_function(wrap_pyfunction!(frame::compress_delta, module)?)?;
     module.add_function(wrap_pyfunction!(frame::decompress, module)?)?;

@@ -46,7 +46,12 @@ of threads, and every zstd reads it.
 Examples:
   mithril dictionary train samples/ -o my.dict
   mithril dictionary train events.jsonl --split jsonl -o events.dict --size 64K --level 19
-  mithril dictionary train *.log --split lines -o log.dict --size auto --json")]
+  mithril dictionary train *.log --split lines -o log.dict --size auto --json
+  mithril dictionary train users/ orders/ --group-by argument -o shop.mdic --size 32K --group-size 8K
+  mithril dictionary train mixed.jsonl --split jsonl --groups 4 -o mixed.mdic
+
+With `--group-by` or `--groups` the output is a file of grouped dictionaries: a base for all records, and for each group what
+the base lacks for it. Every record then takes the one that suits it best.")]
 pub(crate) struct TrainArguments {
     /// Files or directories of samples
     #[arg(required = true, value_name = "SAMPLES")]
@@ -78,6 +83,15 @@ pub(crate) struct TrainArguments {
     /// Take what serves most data for `k` and `d`, instead of searching
     #[arg(long)]
     pub(crate) no_search: bool,
+    /// Make a group of the samples of every argument, or of every directory below them
+    #[arg(long, value_name = "WHAT", conflicts_with_all = ["groups", "raw_content"])]
+    pub(crate) group_by: Option<GroupBy>,
+    /// Find this many groups of samples that are alike
+    #[arg(long, value_name = "N", conflicts_with = "raw_content")]
+    pub(crate) groups: Option<usize>,
+    /// Bytes that every group adds to the base, with K or M
+    #[arg(long, default_value = "8K", value_name = "SIZE", value_parser = super::parse_size)]
+    pub(crate) group_size: usize,
     /// Threads; 0 is one per core
     #[arg(long, default_value_t = 0, value_name = "N")]
     pub(crate) threads: usize,
@@ -89,6 +103,15 @@ pub(crate) struct TrainArguments {
     /// Print one JSON object
     #[arg(long)]
     pub(crate) json: bool,
+}
+
+/// What makes a group of samples.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
+pub(crate) enum GroupBy {
+    /// Every argument.
+    Argument,
+    /// Every directory.
+    Directory,
 }
 
 /// Arguments of `update`.
@@ -139,6 +162,12 @@ pub(crate) struct InspectArguments {
     /// The dictionary
     #[arg(value_name = "DICT")]
     pub(crate) dictionary: PathBuf,
+    /// Write every member of a file of groups as a dictionary of its own into this directory
+    #[arg(long, value_name = "DIR")]
+    pub(crate) extract: Option<PathBuf>,
+    /// Replace existing files there
+    #[arg(long, requires = "extract")]
+    pub(crate) force: bool,
     /// Print one JSON object
     #[arg(long)]
     pub(crate) json: bool,

@@ -2,14 +2,15 @@
 
 use super::arguments::{CompressArguments, DecompressArguments};
 use super::train::write;
-use super::{load, ratio, records, refused};
+use super::{Loaded, ratio, records, refused};
 use crate::failure::{Failure, tell};
 use mithril::dictionary::{PackedRecords, Samples, pack};
 use std::path::{Path, PathBuf};
 
 /// Runs `mithril dictionary compress`.
 pub(crate) fn compress(arguments: &CompressArguments) -> Result<(), Failure> {
-    let dictionary = load(&arguments.dictionary, arguments.level)?;
+    let loaded = Loaded::open(&arguments.dictionary, arguments.level)?;
+    let dictionary = loaded.codec();
     let name = arguments.dictionary.display();
     let failed = |error| refused(&name, &error);
     let Some(output) = &arguments.output else {
@@ -25,9 +26,10 @@ pub(crate) fn compress(arguments: &CompressArguments) -> Result<(), Failure> {
     };
     let set = records::read(&arguments.records, arguments.split, usize::MAX)?;
     let samples = set.samples();
-    let (frames, ends) = dictionary.compress_many(&samples, arguments.threads).map_err(failed)?;
+    let (frames, ends) =
+        dictionary.compress_slices(&samples.iter().collect::<Vec<_>>(), arguments.threads).map_err(failed)?;
     let frames = Samples::new(&frames, &ends).expect("ends of frames rise");
-    let packed = pack(&frames, &dictionary).map_err(failed)?;
+    let packed = pack(&frames, dictionary).map_err(failed)?;
     write(output, arguments.force, &packed)?;
     let what = format!("{}: {} records", output.display(), samples.n_samples());
     tell(&summary(&what, samples.total_len() as u64, packed.len() as u64));
@@ -36,14 +38,15 @@ pub(crate) fn compress(arguments: &CompressArguments) -> Result<(), Failure> {
 
 /// Runs `mithril dictionary decompress`.
 pub(crate) fn decompress(arguments: &DecompressArguments) -> Result<(), Failure> {
-    let dictionary = load(&arguments.dictionary, 3)?;
+    let loaded = Loaded::open(&arguments.dictionary, 3)?;
+    let dictionary = loaded.codec();
     let name = arguments.file.display();
     let failed = |error| refused(&name, &error);
     let file = std::fs::read(&arguments.file).map_err(|error| Failure::read(&name, &error))?;
     let single = [file.len()];
     let packed = PackedRecords::parse(&file);
     if let Ok(packed) = &packed {
-        packed.check_dictionary(&dictionary).map_err(failed)?;
+        packed.check_dictionary(dictionary).map_err(failed)?;
     }
     let bytes = match (&packed, arguments.record) {
         (Ok(packed), Some(record_idx)) => {
@@ -53,8 +56,8 @@ pub(crate) fn decompress(arguments: &DecompressArguments) -> Result<(), Failure>
             dictionary.decompress(frame).map_err(failed)?
         }
         (Ok(packed), None) => {
-            let frames = packed.frames().map_err(failed)?;
-            dictionary.decompress_many(&frames, arguments.threads).map_err(failed)?.0
+            let frames: Vec<&[u8]> = packed.frames().map_err(failed)?.iter().collect();
+            dictionary.decompress_slices(&frames, arguments.threads).map_err(failed)?.0
         }
         // A frame of its own needs no index.
         (Err(_), None | Some(0)) if file.starts_with(&[0x28, 0xb5, 0x2f, 0xfd]) => {

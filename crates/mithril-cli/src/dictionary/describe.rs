@@ -2,7 +2,7 @@
 
 use super::arguments::{EvaluateArguments, ExplainArguments, InspectArguments};
 use super::train::evaluation_json;
-use super::{load, ratio, records, refused};
+use super::{Loaded, load, ratio, records, refused};
 use crate::failure::{Failure, print, print_json};
 use crate::table::Table;
 use mithril::dictionary::{SampleSet, TrainOptions, explain as explain_dictionary, train};
@@ -17,7 +17,13 @@ const PREVIEW_LEN: usize = 48;
 /// Runs `mithril dictionary inspect`.
 pub(crate) fn inspect(arguments: &InspectArguments) -> Result<(), Failure> {
     let name = arguments.dictionary.display().to_string();
-    let dictionary = load(&arguments.dictionary, 3)?;
+    let dictionary = match Loaded::open(&arguments.dictionary, 3)? {
+        Loaded::One(dictionary) => dictionary,
+        Loaded::Grouped(grouped) => return super::grouped::inspect(arguments, &grouped),
+    };
+    if arguments.extract.is_some() {
+        return Err(Failure::command(format!("`{name}` has no groups that could be extracted")));
+    }
     let header = dictionary.header();
     if arguments.json {
         return print_json(&json!({
@@ -45,11 +51,13 @@ pub(crate) fn inspect(arguments: &InspectArguments) -> Result<(), Failure> {
 
 /// Runs `mithril dictionary evaluate`.
 pub(crate) fn evaluate(arguments: &EvaluateArguments) -> Result<(), Failure> {
-    let dictionary = load(&arguments.dictionary, arguments.level)?;
+    let loaded = Loaded::open(&arguments.dictionary, arguments.level)?;
     let set = records::read(&arguments.samples, arguments.records.split, arguments.records.memory)?;
-    let result = dictionary
-        .evaluate(&set.samples(), arguments.level, arguments.threads)
-        .map_err(|error| refused(arguments.dictionary.display(), &error))?;
+    let result = match &loaded {
+        Loaded::One(dictionary) => dictionary.evaluate(&set.samples(), arguments.level, arguments.threads),
+        Loaded::Grouped(grouped) => grouped.evaluate(&set.samples(), arguments.level, arguments.threads),
+    }
+    .map_err(|error| refused(arguments.dictionary.display(), &error))?;
     if arguments.json {
         return print_json(&evaluation_json(result));
     }

@@ -3,18 +3,22 @@
 mod arguments;
 mod compress;
 mod describe;
+mod grouped;
 mod records;
 mod train;
 
 pub(crate) use arguments::DictionaryCommand;
 
 use crate::failure::Failure;
-use mithril::dictionary::{Dictionary, DictionaryError};
+use mithril::dictionary::{Dictionary, DictionaryError, GroupedDictionary, RecordCodec};
 use std::path::Path;
 
 /// Runs `mithril dictionary`.
 pub(crate) fn run(command: &DictionaryCommand) -> Result<(), Failure> {
     match command {
+        DictionaryCommand::Train(arguments) if arguments.group_by.is_some() || arguments.groups.is_some() => {
+            grouped::train(arguments)
+        }
         DictionaryCommand::Train(arguments) => train::train(arguments),
         DictionaryCommand::Update(arguments) => train::update(arguments),
         DictionaryCommand::Inspect(arguments) => describe::inspect(arguments),
@@ -25,10 +29,42 @@ pub(crate) fn run(command: &DictionaryCommand) -> Result<(), Failure> {
     }
 }
 
-/// Reads and prepares a dictionary.
+/// A file that records are compressed with.
+enum Loaded {
+    One(Dictionary),
+    Grouped(GroupedDictionary),
+}
+
+impl Loaded {
+    /// Reads and prepares one dictionary, or a file of grouped ones.
+    fn open(path: &Path, level: i32) -> Result<Self, Failure> {
+        let bytes = std::fs::read(path).map_err(|error| Failure::read(path.display(), &error))?;
+        let loaded = if GroupedDictionary::is_grouped(&bytes) {
+            GroupedDictionary::new(bytes, level).map(Self::Grouped)
+        } else {
+            Dictionary::new(bytes, level).map(Self::One)
+        };
+        loaded.map_err(|error| refused(path.display(), &error))
+    }
+
+    fn codec(&self) -> &dyn RecordCodec {
+        match self {
+            Self::One(dictionary) => dictionary,
+            Self::Grouped(grouped) => grouped,
+        }
+    }
+}
+
+/// Reads and prepares a dictionary; what has groups is refused.
 fn load(path: &Path, level: i32) -> Result<Dictionary, Failure> {
-    let bytes = std::fs::read(path).map_err(|error| Failure::read(path.display(), &error))?;
-    Dictionary::new(bytes, level).map_err(|error| refused(path.display(), &error))
+    match Loaded::open(path, level)? {
+        Loaded::One(dictionary) => Ok(dictionary),
+        Loaded::Grouped(_) => {
+            let failure =
+                Failure::input(format!("`{}` holds a dictionary for each of its groups", path.display()));
+            Err(failure.with_hint("take one of them: `mithril dictionary inspect FILE --extract DIR`"))
+        }
+    }
 }
 
 /// The library refused samples, records or a dictionary.

@@ -188,7 +188,7 @@ fn search_json(trained: &Trained) -> Option<Value> {
 }
 
 /// Samples to learn from, and samples to test with, spread evenly.
-fn set_apart(set: &SampleSet, share: f64) -> (SampleSet, SampleSet) {
+pub(super) fn set_apart(set: &SampleSet, share: f64) -> (SampleSet, SampleSet) {
     let (mut learn, mut test) = (SampleSet::new(), SampleSet::new());
     for (sample_idx, sample) in set.samples().iter().enumerate() {
         // The share of samples so far that belong to the test rises by one exactly here.

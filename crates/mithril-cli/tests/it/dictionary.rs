@@ -91,3 +91,55 @@ fn what_is_no_record_or_no_dictionary_is_refused() {
     let sizes = run_with_stdin(&["dictionary", "train", &file, "-o", &other, "--size", "x"], b"");
     check_refused(&sizes, 2, "expected a number of bytes");
 }
+
+#[test]
+fn groups_are_trained_inspected_and_used_like_one_dictionary() {
+    let directory = Directory::new("dictionary-groups");
+    let json = directory.write("samples.jsonl", &lines(1500, 1));
+    let log: String = (0..1500u32)
+        .map(|idx| {
+            format!("06:{:02} host-{} kernel: eth0: link is up, full duplex\n", idx % 60, idx * 7919 % 997)
+        })
+        .collect();
+    let log = directory.write("samples.log", log.as_bytes());
+    let dictionaries = directory.path("both.mdic");
+    let train = ["dictionary", "train", &json, &log, "--split", "lines", "--group-by", "argument", "-o"];
+    let sizes = ["--size", "2K", "--group-size", "1K", "--no-search", "--test-fraction", "0.1", "--json"];
+    let report = |arguments: &[&str]| -> serde_json::Value {
+        serde_json::from_str(check_done(&run(arguments))).unwrap()
+    };
+    let trained = report(&[&train[..], &[dictionaries.as_str()], &sizes].concat());
+    assert_eq!(trained["members"].as_array().unwrap().len(), 3);
+    assert!(trained["test"]["ratio"].as_f64() > trained["test"]["plain_ratio"].as_f64());
+    // What is mixed is parted again.
+    let found = directory.path("found.mdic");
+    let train = ["dictionary", "train", &json, &log, "--split", "lines", "--groups", "2", "-o", &found];
+    assert_eq!(report(&[&train[..], &sizes].concat())["members"].as_array().unwrap().len(), 3);
+
+    let packed = directory.path("both.mrec");
+    check_done(&run(&[
+        "dictionary",
+        "compress",
+        &dictionaries,
+        &json,
+        &log,
+        "--split",
+        "lines",
+        "-o",
+        &packed,
+    ]));
+    let whole = run(&["dictionary", "decompress", &dictionaries, &packed, "-o", "-"]);
+    check_done(&whole);
+    assert_eq!(whole.stdout, [std::fs::read(&json).unwrap(), std::fs::read(&log).unwrap()].concat());
+    check_refused(&run(&["dictionary", "decompress", &found, &packed, "-o", "-"]), 1, "another dictionary");
+
+    let members = directory.path("members");
+    let inspected = report(&["dictionary", "inspect", &dictionaries, "--extract", &members, "--json"]);
+    for member in inspected["members"].as_array().unwrap() {
+        let alone = format!("{members}/{}.dict", member["id"]);
+        assert_eq!(report(&["dictionary", "inspect", &alone, "--json"])["id"], member["id"]);
+    }
+    check_done(&run(&["dictionary", "inspect", &dictionaries]));
+    check_done(&run(&["dictionary", "evaluate", &dictionaries, &log, "--split", "lines"]));
+    check_refused(&run(&["dictionary", "explain", &dictionaries, &log]), 1, "--extract");
+}

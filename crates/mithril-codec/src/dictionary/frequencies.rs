@@ -74,6 +74,13 @@ impl Frequencies {
         }
     }
 
+    /// Takes away the worth of all runs in some bytes that are no sample.
+    pub fn cover_bytes(&mut self, bytes: &[u8]) {
+        let ends = [bytes.len()];
+        let all = Samples::new(bytes, &ends).expect("one end at the end");
+        each_run(&all, 0..bytes.len(), self.d, |_, hash| self.counts[slot_of(hash, self.shift)] = 0);
+    }
+
     /// The slot of a hash.
     pub(super) fn slot(&self, hash: u64) -> usize {
         slot_of(hash, self.shift)

@@ -5,7 +5,7 @@ from typing import Any, final
 
 from typing_extensions import Buffer
 
-from mithril._types import Callback, Coding, Path, Sizes, StoreConfig, StoredTensor
+from mithril._types import Callback, Coding, DictionaryTraining, Path, Sizes, StoreConfig, StoredTensor
 
 __all__ = [
     "BaseMismatchError",
@@ -17,6 +17,7 @@ __all__ = [
     "MithrilError",
     "Model",
     "NotFoundError",
+    "RecordDictionary",
     "SaveHandle",
     "StorageError",
     "Store",
@@ -27,6 +28,7 @@ __all__ = [
     "compress_delta",
     "decompress",
     "decompress_into",
+    "dictionary_id",
     "dtype_name",
     "dtype_width",
     "inspect",
@@ -36,8 +38,10 @@ __all__ = [
     "pack_file",
     "pack_tensors",
     "run_cli",
+    "train_dictionary",
     "unpack_bytes",
     "unpack_file",
+    "update_dictionary",
 ]
 
 __version__: str
@@ -196,4 +200,28 @@ def pack_tensors(
     progress: Callback | None,
     /,
 ) -> bytes | None: ...
+
+@final
+class RecordDictionary:
+    def __new__(cls, data: Buffer, level: int, /) -> RecordDictionary: ...
+    def data(self) -> bytes: ...
+    @property
+    def id(self) -> int | None: ...
+    @property
+    def header_size(self) -> int: ...
+    def compress(self, record: Buffer, /) -> bytes: ...
+    def decompress(self, frame: Buffer, /) -> bytes: ...
+    def compress_list(self, records: list[Buffer], threads: int, /) -> list[bytes]: ...
+    def decompress_list(self, frames: list[Buffer], threads: int, /) -> list[bytes]: ...
+    def compress_joined(self, data: Buffer, offsets: Buffer, threads: int, /) -> tuple[bytes, bytes]: ...
+    def decompress_joined(self, data: Buffer, offsets: Buffer, threads: int, /) -> tuple[bytes, bytes]: ...
+    def evaluate(self, records: list[Buffer], level: int, threads: int, /) -> tuple[int, int, int]: ...
+
+def train_dictionary(
+    samples: list[Buffer] | Buffer, offsets: Buffer | None, training: DictionaryTraining, /
+) -> tuple[bytes, int, int, tuple[int, int, int] | None]: ...
+def update_dictionary(
+    old: Buffer, samples: list[Buffer] | Buffer, offsets: Buffer | None, training: DictionaryTraining, /
+) -> bytes: ...
+def dictionary_id(frame: Buffer, /) -> int | None: ...
 def run_cli(arguments: Sequence[str], /) -> int: ...

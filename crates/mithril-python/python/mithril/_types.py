@@ -27,3 +27,6 @@ StoreConfig = tuple[bool, bool, int | None, str | None, int, int, float, int | N
 
 # Name, number type, dimensions and bytes of a tensor that is stored.
 StoredTensor = tuple[str, str, list[int], int]
+
+# Size of a dictionary, level, k, d, id, whether to search, whether it is bare content, threads.
+DictionaryTraining = tuple[int | None, int, int | None, int | None, int | None, bool, bool, int]

@@ -9,9 +9,11 @@
 
 mod exported;
 mod fresh;
+mod records;
 mod tensor;
 
 pub(crate) use fresh::FreshBytes;
+pub(crate) use records::RecordList;
 pub(crate) use tensor::BorrowedTensor;
 
 use exported::Exported;

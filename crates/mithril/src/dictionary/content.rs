@@ -3,8 +3,8 @@
 use super::DictionaryError;
 use super::workers::{map_in_order, thread_count};
 use mithril_codec::dictionary::{
-    CoverScratch, Frequencies, MAX_D, MatchModel, Pool, PoolIndex, Samples, Segment, Usage, best_segment,
-    epochs, measure_with_zstd, most_used_last, shrink, take_segment,
+    CoverScratch, Frequencies, MAX_D, MatchModel, NO_SAMPLE, Pool, PoolIndex, Samples, Segment, Usage,
+    best_segment, epochs, measure_with_zstd, most_used_last, shrink, take_segment,
 };
 use std::ops::Range;
 
@@ -42,6 +42,8 @@ const COUNTED_LEN: usize = 24 << 20;
 const EPOCHS_AT_ONCE: usize = 32;
 /// A segment that is worth less than one part in so many of what it was when it was found is looked for again.
 const STALE: u64 = 2;
+/// How much larger the pool is than what a group takes of it.
+const BESIDE_RATIO: usize = 3;
 /// Times that the model measures and shrinks the pool.
 const MODEL_ROUNDS: usize = 4;
 /// Times that zstd does.
@@ -88,27 +90,82 @@ fn cover(
     threads: usize,
 ) -> Vec<Segment> {
     let Parameters { k, d, .. } = parameters;
+    let mut frequencies = match count(samples, d, threads) {
+        Some(frequencies) => frequencies,
+        None => return Vec::new(),
+    };
+    frequencies.cover_segments(samples, taken);
+    take_best(samples, &mut frequencies, len, k.max(d), threads)
+}
+
+/// How many samples hold each run of `d` bytes; nothing when there is no sample.
+fn count(samples: &Samples<'_>, d: usize, threads: usize) -> Option<Frequencies> {
     let counted = spread(samples, COUNTED_LEN);
     let counted_len = samples.total_len().min(COUNTED_LEN);
     let table_log = (counted_len.max(1).ilog2() + 1).clamp(16, 21);
     let parts: Vec<&[usize]> = counted.chunks(counted.len().div_ceil(thread_count(threads)).max(1)).collect();
     let mut counts =
         map_in_order(&parts, threads, |part| Frequencies::count(samples, part, d, table_log)).into_iter();
-    let Some(mut frequencies) = counts.next() else { return Vec::new() };
+    let mut frequencies = counts.next()?;
     for more in counts {
         frequencies.add(&more);
     }
-    frequencies.cover_segments(samples, taken);
-    // An epoch is longer than a segment, also where few samples are to fill a large dictionary.
-    let n_epochs = (len / k.max(d) / PASSES).min(samples.total_len() / (2 * k.max(d)));
-    let mut epochs = epochs(samples, n_epochs);
-    let longest = SCANNED_LEN.div_ceil(epochs.len());
+    Some(frequencies)
+}
+
+/// The best segments of at most `k` bytes, about so many bytes in all, the best by byte first.
+fn take_best(
+    samples: &Samples<'_>,
+    frequencies: &mut Frequencies,
+    len: usize,
+    k: usize,
+    threads: usize,
+) -> Vec<Segment> {
+    let epochs = epochs_for(samples, len, k);
+    let mut found = take_from_epochs(samples, frequencies, &epochs, len, k, threads);
+    found.sort_by_key(|(rate, _)| std::cmp::Reverse(*rate));
+    found.into_iter().map(|(_, segment)| segment).collect()
+}
+
+/// Epochs to take so many bytes from, each longer than a segment of `k` bytes if the samples are, also where few samples
+/// are to fill a large dictionary.
+fn epochs_for(samples: &Samples<'_>, len: usize, k: usize) -> Vec<Range<usize>> {
+    let mut epochs = epochs(samples, (len / k / PASSES).min(samples.total_len() / (2 * k)));
+    let longest = SCANNED_LEN.div_ceil(epochs.len()).max(k);
     for epoch in &mut epochs {
         epoch.end = epoch.end.min(epoch.start + longest);
     }
-    let mut found = take_from_epochs(samples, &mut frequencies, &epochs, len, k.max(d), threads);
-    found.sort_by_key(|(rate, _)| std::cmp::Reverse(*rate));
-    found.into_iter().map(|(_, segment)| segment).collect()
+    epochs
+}
+
+/// Content for some samples that stands behind the content of a base and holds what that lacks, the best last.
+pub(super) fn select_beside(
+    base: &[u8],
+    samples: &Samples<'_>,
+    len: usize,
+    level: i32,
+) -> Result<Vec<u8>, DictionaryError> {
+    let Parameters { k, d, .. } = Parameters::of_level(level);
+    let Some(mut frequencies) = count(samples, d, 1) else { return Ok(Vec::new()) };
+    frequencies.cover_bytes(base);
+    let segments = take_best(samples, &mut frequencies, len.saturating_mul(BESIDE_RATIO), k, 1);
+    let mut pool = Pool::from_segments(samples, &segments);
+    let part = spread(samples, zstd_budget(level));
+    // Measured behind the base, so that a piece is worth only what the base does not give.
+    let measure = |pool: &Pool| -> Result<Usage, DictionaryError> {
+        let mut both = Pool::default();
+        both.push(NO_SAMPLE, base);
+        for piece in pool.pieces() {
+            both.push(piece.sample_idx, &pool.bytes()[piece.range()]);
+        }
+        Ok(measure_with_zstd(&both, samples, &part, level)?.behind(base.len()))
+    };
+    for wanted_len in steps(pool.len(), len, ZSTD_ROUNDS) {
+        let (ordered, usage) = most_used_last(&pool, &measure(&pool)?);
+        (pool, _) = shrink(&ordered, &usage, wanted_len);
+    }
+    let (pool, _) = most_used_last(&pool, &measure(&pool)?);
+    Ok(pool.bytes().to_vec())
 }
 
 /// Goes round the epochs and takes the best segment of each, with its worth by byte, until there is enough or nothing
@@ -261,4 +318,23 @@ fn sum(parts: Vec<Usage>, pool_len: usize) -> Usage {
         total.add(part);
     }
     total
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_epoch_has_room_for_a_segment() {
+        let bytes = vec![0; 5 << 20];
+        for total_len in [0, 1, 7, 8, 9, 4500, 5 << 20] {
+            let ends = [total_len];
+            let samples = Samples::new(&bytes, &ends).unwrap();
+            for (len, k) in [(0, 8), (100_000, 4), (600_000, 8), (600_000, 500), (64 << 20, 8)] {
+                let epochs = epochs_for(&samples, len, k);
+                let shortest = epochs.iter().map(Range::len).min();
+                assert!(shortest >= Some(k.min(total_len)), "{total_len} bytes, {len} wanted, k {k}");
+            }
+        }
+    }
 }

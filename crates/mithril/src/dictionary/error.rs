@@ -80,6 +80,28 @@ pub enum DictionaryError {
         /// The rule that is broken.
         what: &'static str,
     },
+    /// A frame needs another dictionary than those of a file of groups.
+    #[error("record needs {}, and the members of this file are {}", wanted_id(*wanted), list(known))]
+    NoMember {
+        /// The id that the frame names, if it names one.
+        wanted: Option<u32>,
+        /// The ids of all members.
+        known: Vec<u32>,
+    },
+    /// A file of grouped dictionaries is damaged.
+    #[error("grouped dictionaries are damaged: {what}")]
+    Grouped {
+        /// The rule that is broken.
+        what: &'static str,
+    },
+    /// Training failed for a group.
+    #[error("group `{name}`: {source}")]
+    Group {
+        /// Its name.
+        name: String,
+        /// What is wrong with its samples.
+        source: Box<DictionaryError>,
+    },
     /// The bytes of a dictionary or of a frame are damaged.
     #[error(transparent)]
     Codec(#[from] CodecError),
@@ -103,7 +125,8 @@ impl DictionaryError {
                 "encrypted, compressed or random records gain nothing; if the records have structure, check how they \
                  are split, or give more of them",
             ),
-            Self::WrongDictionary { .. } | Self::OtherDictionary { .. } => {
+            Self::Group { source, .. } => source.hint(),
+            Self::WrongDictionary { .. } | Self::OtherDictionary { .. } | Self::NoMember { .. } => {
                 Some("pass the dictionary that the records were compressed with")
             }
             _ => None,
@@ -118,11 +141,23 @@ impl DictionaryError {
             | Self::TooAlike { .. }
             | Self::TooRandom { .. }
             | Self::InvalidArgument { .. } => ErrorKind::InvalidArgument,
-            Self::WrongDictionary { .. } | Self::OtherDictionary { .. } => ErrorKind::Base,
-            Self::Record { source, .. } => source.kind(),
+            Self::WrongDictionary { .. } | Self::OtherDictionary { .. } | Self::NoMember { .. } => {
+                ErrorKind::Base
+            }
+            Self::Record { source, .. } | Self::Group { source, .. } => source.kind(),
             Self::Codec(CodecError::Truncated { .. }) => ErrorKind::Truncated,
-            Self::Packed { .. } | Self::Codec(_) => ErrorKind::Corrupt,
+            Self::Packed { .. } | Self::Grouped { .. } | Self::Codec(_) => ErrorKind::Corrupt,
         }
+    }
+
+    /// The same, of a record.
+    pub(super) fn of_record(self, record_idx: usize) -> Self {
+        Self::Record { record_idx, source: Box::new(self) }
+    }
+
+    /// The same, of a group.
+    pub(super) fn of_group(self, name: &str) -> Self {
+        Self::Group { name: name.to_owned(), source: Box::new(self) }
     }
 
     pub(crate) fn invalid(what: impl Into<String>) -> Self {
@@ -132,4 +167,15 @@ impl DictionaryError {
 
 fn describe(id: Option<u32>) -> String {
     id.map_or_else(|| "has none".to_owned(), |id| format!("has id {id}"))
+}
+
+fn wanted_id(id: Option<u32>) -> String {
+    id.map_or_else(
+        || "a dictionary that it does not name".to_owned(),
+        |id| format!("the dictionary with id {id}"),
+    )
+}
+
+fn list(ids: &[u32]) -> String {
+    ids.iter().map(u32::to_string).collect::<Vec<_>>().join(", ")
 }

@@ -5,7 +5,7 @@
 //! ```
 //! Every zstd that has the dictionary reads such a file as the records one after the other.
 
-use super::{Dictionary, DictionaryError};
+use super::{DictionaryError, RecordCodec};
 use mithril_codec::checksum;
 use mithril_codec::dictionary::Samples;
 
@@ -23,11 +23,11 @@ const TAIL_LEN: usize = 8 + 8 + 8 + 1 + 3 + 4;
 /// Magic number and length of the skippable frame.
 const HEAD_LEN: usize = 8;
 
-/// Frames of records that a dictionary compressed, side by side, to a packed file.
+/// Frames of records that a dictionary, or one of several, compressed, side by side, to a packed file.
 ///
 /// # Errors
 /// When there are too many records for one index.
-pub fn pack(frames: &Samples<'_>, dictionary: &Dictionary) -> Result<Vec<u8>, DictionaryError> {
+pub fn pack(frames: &Samples<'_>, dictionary: &dyn RecordCodec) -> Result<Vec<u8>, DictionaryError> {
     let mut entries = Vec::with_capacity(frames.n_samples() * ENTRY_LEN + 8);
     for frame in frames.iter() {
         let len = u32::try_from(frame.len())
@@ -118,7 +118,7 @@ impl<'a> PackedRecords<'a> {
     ///
     /// # Errors
     /// When its bytes are others.
-    pub fn check_dictionary(&self, dictionary: &Dictionary) -> Result<(), DictionaryError> {
+    pub fn check_dictionary(&self, dictionary: &dyn RecordCodec) -> Result<(), DictionaryError> {
         let (wanted, actual) = (self.dictionary_sum, dictionary.checksum());
         if wanted == actual { Ok(()) } else { Err(DictionaryError::OtherDictionary { wanted, actual }) }
     }

@@ -10,6 +10,44 @@ pub const MAX_RECORD_LEN: usize = 64 << 20;
 /// Records in a piece of work for a thread.
 const RECORDS_PER_PART: usize = 512;
 
+/// What records are compressed with: one dictionary, or one of several for each record.
+pub trait RecordCodec: Sync {
+    /// Checksum of its bytes, which tells it from others of the same id.
+    fn checksum(&self) -> u64;
+
+    /// The frame of one record.
+    ///
+    /// # Errors
+    /// When libzstd fails.
+    fn compress(&self, record: &[u8]) -> Result<Vec<u8>, DictionaryError>;
+
+    /// The record of one frame.
+    ///
+    /// # Errors
+    /// When the frame is damaged, needs another dictionary, or holds more than [`MAX_RECORD_LEN`] bytes.
+    fn decompress(&self, frame: &[u8]) -> Result<Vec<u8>, DictionaryError>;
+
+    /// The frames of many records side by side, and where each ends. `threads` 0 is one per core.
+    ///
+    /// # Errors
+    /// When libzstd fails.
+    fn compress_slices(
+        &self,
+        records: &[&[u8]],
+        threads: usize,
+    ) -> Result<(Vec<u8>, Vec<usize>), DictionaryError>;
+
+    /// The records of many frames side by side, and where each ends. `threads` 0 is one per core.
+    ///
+    /// # Errors
+    /// As [`Self::decompress`]; the error names the first record that fails.
+    fn decompress_slices(
+        &self,
+        frames: &[&[u8]],
+        threads: usize,
+    ) -> Result<(Vec<u8>, Vec<usize>), DictionaryError>;
+}
+
 /// A dictionary that is ready to compress and decompress records.
 ///
 /// ```
@@ -92,11 +130,23 @@ impl Dictionary {
         records: &Samples<'_>,
         threads: usize,
     ) -> Result<(Vec<u8>, Vec<usize>), DictionaryError> {
-        self.many(records, threads, |part| {
+        self.compress_slices(&records.iter().collect::<Vec<_>>(), threads)
+    }
+
+    /// As [`Self::compress_many`] for records that lie anywhere.
+    ///
+    /// # Errors
+    /// When libzstd fails.
+    pub fn compress_slices(
+        &self,
+        records: &[&[u8]],
+        threads: usize,
+    ) -> Result<(Vec<u8>, Vec<usize>), DictionaryError> {
+        many(records, threads, |_, part| {
             let mut compressor = self.prepared.compressor()?;
             let mut out = Part::default();
-            for &record_idx in part {
-                let len = compressor.append(records.get(record_idx), &mut out.bytes)?;
+            for record in part {
+                let len = compressor.append(record, &mut out.bytes)?;
                 out.lens.push(len);
             }
             Ok(out)
@@ -113,17 +163,26 @@ impl Dictionary {
         frames: &Samples<'_>,
         threads: usize,
     ) -> Result<(Vec<u8>, Vec<usize>), DictionaryError> {
-        self.many(frames, threads, |part| {
+        self.decompress_slices(&frames.iter().collect::<Vec<_>>(), threads)
+    }
+
+    /// As [`Self::decompress_many`] for frames that lie anywhere.
+    ///
+    /// # Errors
+    /// As [`Self::decompress_many`].
+    pub fn decompress_slices(
+        &self,
+        frames: &[&[u8]],
+        threads: usize,
+    ) -> Result<(Vec<u8>, Vec<usize>), DictionaryError> {
+        many(frames, threads, |first_idx, part| {
             let mut decompressor = self.prepared.decompressor()?;
             let mut out = Part::default();
-            for &record_idx in part {
-                let frame = frames.get(record_idx);
+            for (idx, frame) in part.iter().enumerate() {
                 let decoded = self
                     .check_id(frame)
                     .and_then(|()| Ok(decompressor.append(frame, MAX_RECORD_LEN, &mut out.bytes)?));
-                let len = decoded
-                    .map_err(|error| DictionaryError::Record { record_idx, source: Box::new(error) })?;
-                out.lens.push(len);
+                out.lens.push(decoded.map_err(|error| error.of_record(first_idx + idx))?);
             }
             Ok(out)
         })
@@ -147,6 +206,10 @@ impl Dictionary {
         })
     }
 
+    pub(super) fn prepared(&self) -> &Prepared {
+        &self.prepared
+    }
+
     /// Refuses a frame that names another dictionary.
     fn check_id(&self, frame: &[u8]) -> Result<(), DictionaryError> {
         match dictionary_id_of_frame(frame) {
@@ -156,27 +219,60 @@ impl Dictionary {
             _ => Ok(()),
         }
     }
+}
 
-    fn many(
-        &self,
-        records: &Samples<'_>,
-        threads: usize,
-        work: impl Fn(&[usize]) -> Result<Part, DictionaryError> + Sync,
-    ) -> Result<(Vec<u8>, Vec<usize>), DictionaryError> {
-        let all: Vec<usize> = (0..records.n_samples()).collect();
-        let parts: Vec<&[usize]> = all.chunks(RECORDS_PER_PART).collect();
-        let (mut bytes, mut ends) = (Vec::new(), Vec::with_capacity(all.len()));
-        for part in map_in_order(&parts, threads, |part| work(part)) {
-            let part = part?;
-            let mut end = bytes.len();
-            ends.extend(part.lens.iter().map(|len| {
-                end += len;
-                end
-            }));
-            bytes.extend_from_slice(&part.bytes);
-        }
-        Ok((bytes, ends))
+impl RecordCodec for Dictionary {
+    fn checksum(&self) -> u64 {
+        self.checksum()
     }
+
+    fn compress(&self, record: &[u8]) -> Result<Vec<u8>, DictionaryError> {
+        self.compress(record)
+    }
+
+    fn decompress(&self, frame: &[u8]) -> Result<Vec<u8>, DictionaryError> {
+        self.decompress(frame)
+    }
+
+    fn compress_slices(
+        &self,
+        records: &[&[u8]],
+        threads: usize,
+    ) -> Result<(Vec<u8>, Vec<usize>), DictionaryError> {
+        self.compress_slices(records, threads)
+    }
+
+    fn decompress_slices(
+        &self,
+        frames: &[&[u8]],
+        threads: usize,
+    ) -> Result<(Vec<u8>, Vec<usize>), DictionaryError> {
+        self.decompress_slices(frames, threads)
+    }
+}
+
+/// Does work on parts of the records, with the number of each part's first record, and puts the results together.
+pub(super) fn many(
+    records: &[&[u8]],
+    threads: usize,
+    work: impl Fn(usize, &[&[u8]]) -> Result<Part, DictionaryError> + Sync,
+) -> Result<(Vec<u8>, Vec<usize>), DictionaryError> {
+    let parts: Vec<(usize, &[&[u8]])> = records
+        .chunks(RECORDS_PER_PART)
+        .enumerate()
+        .map(|(part_idx, part)| (part_idx * RECORDS_PER_PART, part))
+        .collect();
+    let (mut bytes, mut ends) = (Vec::new(), Vec::with_capacity(records.len()));
+    for part in map_in_order(&parts, threads, |&(first_idx, part)| work(first_idx, part)) {
+        let part = part?;
+        let mut end = bytes.len();
+        ends.extend(part.lens.iter().map(|len| {
+            end += len;
+            end
+        }));
+        bytes.extend_from_slice(&part.bytes);
+    }
+    Ok((bytes, ends))
 }
 
 /// What records take.
@@ -193,8 +289,9 @@ pub struct Evaluation {
     pub coded_len: u64,
 }
 
+/// Results of one piece of work side by side, and the length of each.
 #[derive(Default)]
-struct Part {
-    bytes: Vec<u8>,
-    lens: Vec<usize>,
+pub(super) struct Part {
+    pub(super) bytes: Vec<u8>,
+    pub(super) lens: Vec<usize>,
 }

@@ -22,7 +22,7 @@ pub struct TrainOptions {
     pub level: i32,
     /// Longest segment that is taken from a sample. Searched when it is not given.
     pub k: Option<usize>,
-    /// Length of the runs that are counted, 4 to 16. Searched when it is not given.
+    /// Length of the runs that are counted, 4 to 64. Searched when it is not given.
     pub d: Option<usize>,
     /// Whether what is not given is searched on held-out samples, or is what serves most data.
     pub search: bool,

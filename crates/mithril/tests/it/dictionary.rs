@@ -1,5 +1,6 @@
 //! Dictionaries through the library: training, records, packed files.
 
+use crate::hex_blocks::hex_blocks;
 use mithril::dictionary::{
     Dictionary, DictionaryError, PackedRecords, Progress, SampleSet, Samples, TrainOptions, choose_size,
     explain, pack, train, train_watched, update,
@@ -283,4 +284,19 @@ fn a_bounded_set_keeps_an_even_selection() {
     assert_eq!((set.n_seen(), set.seen_len()), (5000, 50_000));
     let early = kept.iter().filter(|&&idx| idx < 2500).count();
     assert!((kept.len() / 3..kept.len() * 2 / 3).contains(&early), "{early} of {}", kept.len());
+}
+
+#[test]
+fn examples_of_the_records_specification_decode_to_their_outputs() {
+    let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/format/records.md");
+    let markdown = std::fs::read_to_string(path).unwrap();
+    let (files, outputs) = (hex_blocks(&markdown, "name="), hex_blocks(&markdown, "output="));
+    assert!(!files.is_empty() && files.keys().eq(outputs.keys()), "every example has an output");
+    let none = Dictionary::new(Vec::new(), 3).unwrap();
+    for (name, file) in files {
+        let packed = PackedRecords::parse(&file).unwrap();
+        packed.check_dictionary(&none).unwrap();
+        let (records, _) = none.decompress_many(&packed.frames().unwrap(), 1).unwrap();
+        assert_eq!(records, outputs[&name], "example {name}");
+    }
 }

@@ -20,6 +20,7 @@ mod framed;
 mod fuzz_bodies;
 mod fuzz_corpus;
 mod golden_containers;
+mod grouped_dictionary;
 #[path = "../../../mithril-format/tests/it/hex_blocks.rs"]
 mod hex_blocks;
 mod hostile;

@@ -85,6 +85,17 @@ impl Usage {
         merge_counts(&mut self.first_offsets);
     }
 
+    /// The use of what stands behind the first bytes of a pool. First offsets are left out.
+    #[must_use]
+    pub fn behind(mut self, len: usize) -> Self {
+        Self {
+            uses: self.uses.split_off(len),
+            starts: self.starts.split_off(len),
+            paid: self.paid.split_off(len),
+            first_offsets: Vec::new(),
+        }
+    }
+
     /// What a part of the pool saved, in bits: its bytes need not be literals, and its matches must be paid for.
     pub fn saved_bits(&self, part: Range<usize>) -> u64 {
         let uses: u64 = self.uses[part.clone()].iter().map(|&uses| u64::from(uses)).sum();

@@ -1,6 +1,6 @@
 //! The body about dictionaries.
 
-use mithril::dictionary::{Dictionary, PackedRecords};
+use mithril::dictionary::{Dictionary, GroupedDictionary, PackedRecords, RecordCodec};
 
 /// Any bytes are a dictionary or are refused; with one, records come back, and foreign frames and packed files are
 /// refused or read, without a panic.
@@ -9,6 +9,12 @@ use mithril::dictionary::{Dictionary, PackedRecords};
 pub fn dictionary_load(input: &[u8]) {
     let Some((cut, rest)) = input.split_first() else { return };
     let (dictionary, foreign) = rest.split_at(rest.len() * usize::from(*cut) / 255);
+    if let Ok(grouped) = GroupedDictionary::new(dictionary, 3) {
+        if let Ok(frame) = grouped.compress(foreign) {
+            assert_eq!(grouped.decompress(&frame).as_deref(), Ok(foreign), "a record came back otherwise");
+        }
+        let _ = grouped.decompress(foreign);
+    }
     let Ok(dictionary) = Dictionary::new(dictionary, 3) else { return };
     let header = dictionary.header();
     assert_eq!(header.header_len + header.content_len, dictionary.as_bytes().len());
