@@ -172,6 +172,8 @@ step "report in a browser" python3 tools/test_report.py "$target/release/mithril
 step "Python package" python_package
 step "Python types and style" python_static_checks
 step "Python tests" "$target/venv-python/bin/pytest" --quiet
+step "ranks of DeepSpeed killed while they save, 15 times" "$target/venv-python/bin/python" tools/deepspeed_faults.py \
+    --kills 15
 step "killed at work, 30 times" python3 tools/kill_loop.py "$target/release/mithril" assets/minilm-demo.safetensors \
     --kills 30
 step "DFloat11 against the official package" python3 tools/df11_oracle.py --venv "$target/venv-df11" \
