@@ -141,6 +141,18 @@ def unpacked(directory: Path, stage: int) -> None:
         with contextlib.redirect_stdout(io.StringIO()):
             weights = get_fp32_state_dict_from_zero_checkpoint(str(directory / "unpacked"))
             check_equal(dict(weights), dict(get_fp32_state_dict_from_zero_checkpoint(str(directory / "stock"))))
+            with ours.readable_by_torch():
+                check_equal(dict(weights), dict(get_fp32_state_dict_from_zero_checkpoint(str(directory / "sync"))))
+
+
+def weights_only(directory: Path) -> None:
+    """DeepSpeed reads the files itself where it gathers the weights of stage 3 without the optimizer's state."""
+    first = engine_of(3, use_mithril=True)
+    first.load_checkpoint(str(directory / "3" / "stock"), load_optimizer_states=False)
+    other = engine_of(3, use_mithril=True)
+    with ours.readable_by_torch(), contextlib.redirect_stdout(io.StringIO()):
+        other.load_checkpoint(str(directory / "3" / "sync"), load_optimizer_states=False)
+    assert train(other, range(2, 4)) == train(first, range(2, 4))
 
 
 def universal(directory: Path) -> None:
@@ -291,6 +303,7 @@ def main(rank: int, world: int, port: int, directory: Path) -> None:
     for stage in range(4):
         one_stage(directory / str(stage), stage)
     universal(directory)
+    weights_only(directory)
     deltas(directory / "deltas")
     failures(directory / "failures")
     wrong_engines()

@@ -12,7 +12,7 @@ from deepspeed.runtime.checkpoint_engine.checkpoint_engine import CheckpointComm
 
 import mithril
 from mithril.__main__ import main
-from mithril.checkpoint.deepspeed import MithrilCheckpointEngine, Options, unpack
+from mithril.checkpoint.deepspeed import MithrilCheckpointEngine, Options, readable_by_torch, unpack
 
 pytestmark = pytest.mark.filterwarnings("ignore")
 
@@ -177,3 +177,19 @@ def test_pickles_are_run_only_if_trusted(tmp_path: Path) -> None:
         MithrilCheckpointEngine(options=Options(trusted=False)).load(str(path))
     with pytest.raises(mithril.MithrilError, match=r"`two` is not saved: rank 0: TypeError: `scaler` is a"):
         saved(tmp_path, "two", {"scaler": slice(1, 2)}, trusted=False)
+
+
+def test_torch_reads_compressed_files_while_it_is_asked_to(tmp_path: Path) -> None:
+    contents = state()
+    path = saved(tmp_path, "one", contents)
+    torch.save({"a": 1}, tmp_path / "plain.pt")
+    with readable_by_torch():
+        check_equal(torch.load(path, map_location="cpu", mmap=True, weights_only=False), contents)
+        check_equal(torch.load(str(path)), contents)
+        assert torch.load(tmp_path / "plain.pt") == {"a": 1}
+        odd = saved(tmp_path, "two", {"scaler": slice(1, 2)})
+        assert torch.load(odd, weights_only=False) == {"scaler": slice(1, 2)}
+        with pytest.raises(TypeError, match="trusted"):
+            torch.load(odd)
+    with pytest.raises(Exception, match="load"):
+        torch.load(path)

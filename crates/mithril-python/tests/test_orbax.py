@@ -16,6 +16,7 @@ import numpy as np
 import orbax.checkpoint as ocp
 import orbax.checkpoint.experimental.v1 as ocp_v1
 import pytest
+from flax import nnx
 
 import mithril
 from mithril.checkpoint.orbax import (
@@ -163,6 +164,15 @@ def test_a_manager_takes_a_handler_with_options(tmp_path: Path) -> None:
             assert shapes["w"].shape == (256, 256) and shapes["w"].dtype == jnp.float32
         sizes[effort] = size_of(tmp_path / effort)
     assert sizes["max"] < sizes["fast"]
+
+
+def test_states_of_flax_come_back(tmp_path: Path) -> None:
+    model = nnx.state(nnx.Linear(4, 5, rngs=nnx.Rngs(0)))
+    saved(tmp_path / "one", model)
+    shapes = jax.eval_shape(lambda: nnx.state(nnx.Linear(4, 5, rngs=nnx.Rngs(0))))
+    loaded = restored(tmp_path / "one", shapes)
+    assert type(loaded) is type(model)
+    check_equal(loaded, model)
 
 
 def test_smaller_than_orbax_itself(tmp_path: Path) -> None:

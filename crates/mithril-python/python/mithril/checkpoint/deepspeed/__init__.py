@@ -10,11 +10,13 @@ engine.save_checkpoint("run")
 ```
 
 Files keep their names, and DeepSpeed loads them through the same engine, as it does plain files of earlier runs. Its tools
-(`zero_to_fp32.py`, `ds_to_universal`) read files themselves: `mithril deepspeed unpack run/global_step10` makes them plain.
+(`zero_to_fp32.py`, `ds_to_universal`) read files themselves: `mithril deepspeed unpack run/global_step10` makes them plain,
+and `readable_by_torch` lets functions of DeepSpeed read them as they are.
 """
 
 from mithril.checkpoint.deepspeed._engine import MithrilCheckpointEngine, Options
 from mithril.checkpoint.deepspeed._install import initialize, install
+from mithril.checkpoint.deepspeed._readable import readable_by_torch
 from mithril.checkpoint.deepspeed._unpack import unpack
 
-__all__ = ["MithrilCheckpointEngine", "Options", "initialize", "install", "unpack"]
+__all__ = ["MithrilCheckpointEngine", "Options", "initialize", "install", "readable_by_torch", "unpack"]
