@@ -176,7 +176,7 @@ class Oracle:
                 self.package.compress_model(
                     model, pattern_dict=chosen, save_path=str(official), save_single_file=single, check_correctness=False
                 )
-            names = {path.name for path in ours.iterdir()} - {"df11_shapes.json"}
+            names = {path.name for path in ours.iterdir()} - {"df11_shapes.json", "df11_source.json"}
             if names != {path.name for path in official.iterdir()}:
                 raise SystemExit(f"{source}: other files: {sorted(names)[:5]} ...")
             for name in sorted(names):

@@ -59,13 +59,15 @@ pub(crate) enum Command {
     Extract(ExtractArguments),
     /// Say whether two models hold the same bits, tensor by tensor
     #[command(after_help = "\
-Tensors are matched by name; files of different kinds, packed or not, can be compared.
+Tensors are matched by name; files of different kinds, packed or not, can be compared, and directories of safetensors
+files. A DFloat11 directory is compared as the plain weights that it stands for.
 
 Exit code 0 when all are equal, 1 when anything differs.
 
 Examples:
   mithril compare model.safetensors model.safetensors.mckp
-  mithril compare old.safetensors new.safetensors --json")]
+  mithril compare old.safetensors new.safetensors --json
+  mithril compare model model-df11")]
     Compare(PairArguments),
     /// Say how much two models differ, tensor by tensor
     #[command(after_help = "\

@@ -42,8 +42,8 @@ fn pairs(
     arguments: &PairArguments,
     work: impl FnOnce(&Model, &Model, &Meter) -> Result<Vec<Pair>, Error>,
 ) -> Result<Vec<Pair>, Failure> {
-    let a = open::model(&arguments.a, &arguments.base)?;
-    let b = open::model(&arguments.b, &arguments.base)?;
+    let a = open::model_or_directory(&arguments.a, &arguments.base, &arguments.b)?;
+    let b = open::model_or_directory(&arguments.b, &arguments.base, &arguments.a)?;
     let in_both = a.tensors().iter().filter(|tensor| b.find(&tensor.name).is_some());
     let meter = Meter::new(Some(in_both.map(|tensor| tensor.raw_len).fold(0, u64::saturating_add)));
     work(&a, &b, &meter).map_err(|error| {

@@ -259,7 +259,7 @@ fn to_safetensors(arguments: &ConvertArguments, path: &Path, is_whole_pipeline: 
             Some(from) => Some(Repository::open(from).map_err(|error| refused(from, &error))?),
             None => None,
         };
-        let source = df11::ShapeSource { repository: shapes.as_ref() };
+        let source = df11::ShapeSource { repository: shapes.as_ref(), model: None };
         let model = df11::Model::open_with(path, &source).map_err(|error| failed(&error))?;
         let output = create(&arguments.output, arguments.force)?;
         let summary =
@@ -293,7 +293,11 @@ fn to_safetensors(arguments: &ConvertArguments, path: &Path, is_whole_pipeline: 
         let (from, to) = (named(path, name), named(&arguments.output, name));
         let rate = summary.raw_len as f64 / 1e9 / elapsed_seconds.max(1e-9);
         let (coded_len, raw_len, n_modules) = (summary.coded_len, summary.raw_len, summary.n_modules);
-        tell(&format!("{from} -> {to}: {n_modules} modules, {coded_len} -> {raw_len} bytes, {rate:.2} GB/s"));
+        let files =
+            if summary.n_files == 1 { String::new() } else { format!(" in {} files", summary.n_files) };
+        tell(&format!(
+            "{from} -> {to}: {n_modules} modules, {coded_len} -> {raw_len} bytes{files}, {rate:.2} GB/s"
+        ));
         for weight in &summary.flat {
             tell(&format!("  `{weight}` has one dimension: its shape is not known"));
         }

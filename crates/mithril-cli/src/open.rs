@@ -16,6 +16,16 @@ pub(crate) fn model(path: &Path, bases: &[PathBuf]) -> Result<Model, Failure> {
     opened.map_err(|error| Failure::model(name, &error))
 }
 
+/// As [`model`]; a directory of safetensors files is one model, a DFloat11 directory the one that it stands for. Shapes
+/// that it lacks may be looked up in `other`.
+pub(crate) fn model_or_directory(path: &Path, bases: &[PathBuf], other: &Path) -> Result<Model, Failure> {
+    if !path.is_dir() {
+        return model(path, bases);
+    }
+    mithril::convert::open_directory(path, Some(other))
+        .map_err(|error| Failure::model(path.display(), &error))
+}
+
 /// Opens a model file or container without looking for its bases.
 pub(crate) fn model_alone(path: &Path) -> Result<Model, Failure> {
     with_bases(path, Bases::none())

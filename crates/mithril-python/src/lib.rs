@@ -3,6 +3,7 @@
 mod buffer;
 mod checkpoint;
 mod cli;
+mod df11;
 mod dictionary;
 mod error;
 mod frame;
@@ -30,6 +31,10 @@ fn fill(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_function(wrap_pyfunction!(dictionary::dictionary_id, module)?)?;
     module.add_function(wrap_pyfunction!(dictionary::train_dictionary, module)?)?;
     module.add_function(wrap_pyfunction!(dictionary::update_dictionary, module)?)?;
+    module.add_class::<df11::Df11Directory>()?;
+    module.add_function(wrap_pyfunction!(df11::df11_decode, module)?)?;
+    module.add_function(wrap_pyfunction!(df11::df11_decode_into, module)?)?;
+    module.add_function(wrap_pyfunction!(df11::df11_encode, module)?)?;
     module.add_function(wrap_pyfunction!(frame::compress, module)?)?;
     module.add_function(wrap_pyfunction!(frame::compress_delta, module)?)?;
     module.add_function(wrap_pyfunction!(frame::decompress, module)?)?;

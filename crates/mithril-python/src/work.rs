@@ -19,7 +19,7 @@ const LARGE: usize = 4 << 20;
 /// What work and those who wait for it tell each other.
 #[derive(Debug, Default)]
 pub(crate) struct Signals {
-    stop: AtomicBool,
+    stop: Arc<AtomicBool>,
     done: AtomicU64,
 }
 
@@ -27,6 +27,11 @@ impl Signals {
     /// Whether the work is in vain.
     pub(crate) fn is_stopped(&self) -> bool {
         self.stop.load(Ordering::Relaxed)
+    }
+
+    /// What is set once the work is in vain, for those who look at it themselves.
+    pub(crate) fn stop(&self) -> Arc<AtomicBool> {
+        self.stop.clone()
     }
 
     /// So many more bytes are done.

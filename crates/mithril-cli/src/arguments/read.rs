@@ -148,7 +148,7 @@ fn parse_rows(text: &str) -> Result<Rows, String> {
 /// Arguments of `compare` and of `diff`.
 #[derive(Debug, Args)]
 pub(crate) struct PairArguments {
-    /// A model file or container
+    /// A model file, a container, or a directory of safetensors files, DFloat11 or not
     #[arg(value_name = "A")]
     pub(crate) a: PathBuf,
     /// Another one, of any kind

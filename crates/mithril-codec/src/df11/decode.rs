@@ -31,6 +31,12 @@ type Starts = [u16; 1 << LOOKUP_BITS];
 /// For each value of 11 bits: how many of them are used, how many exponents they are, and the exponents.
 struct Runs(Box<[u64; 1 << LOOKUP_BITS]>);
 
+/// A run with its table of lookups, which is made once for any number of calls.
+pub struct Decoder<'a> {
+    coded: &'a Coded<'a>,
+    runs: Runs,
+}
+
 impl Coded<'_> {
     /// Decodes all elements to little-endian BF16 numbers.
     ///
@@ -51,37 +57,13 @@ impl Coded<'_> {
     /// # Panics
     /// If there are not so many workgroups, or `out` has no room for exactly their elements.
     pub fn decode_workgroups(&self, workgroups: Range<usize>, out: &mut [u8]) -> Result<(), CodecError> {
-        assert_eq!(
-            out.len(),
-            2 * self.elements(workgroups.clone()).len(),
-            "room for another number of elements"
-        );
-        let runs = Runs::new(&self.tables);
-        let n_lanes = workgroups.len().clamp(1, 4);
-        let cut = |lane: usize| workgroups.start + workgroups.len() * lane / n_lanes;
-        let mut lanes = Vec::with_capacity(n_lanes);
-        let mut rest = out;
-        for lane in 0..n_lanes {
-            let own = cut(lane)..cut(lane + 1);
-            let (out, behind) = std::mem::take(&mut rest).split_at_mut(2 * self.elements(own.clone()).len());
-            rest = behind;
-            lanes.push(Lane::new(self, own, out));
-        }
-        if let [a, b, c, d] = lanes.as_mut_slice() {
-            while [&*a, &*b, &*c, &*d].into_iter().all(|lane| !lane.is_done()) {
-                run_four(&runs, self.encoded, [a, b, c, d]);
-                for lane in [&mut *a, &mut *b, &mut *c, &mut *d] {
-                    lane.settle(self)?;
-                }
-            }
-        }
-        for lane in &mut lanes {
-            while !lane.is_done() {
-                run_one(&runs, self.encoded, lane);
-                lane.settle(self)?;
-            }
-        }
-        Ok(())
+        self.decoder().decode_workgroups(workgroups, out)
+    }
+
+    /// What decodes workgroups from anywhere in the run, one call after the other.
+    #[must_use]
+    pub fn decoder(&self) -> Decoder<'_> {
+        Decoder { coded: self, runs: Runs::new(&self.tables) }
     }
 
     /// Checks that every thread and every workgroup can be entered where the gaps and the output positions say.
@@ -108,6 +90,49 @@ impl Coded<'_> {
                 return Err(CodecError::corrupt(
                     "DF11 workgroup with another number of codes than it states",
                 ));
+            }
+        }
+        Ok(())
+    }
+}
+
+impl Decoder<'_> {
+    /// As [`Coded::decode_workgroups`].
+    ///
+    /// # Errors
+    /// When the codes are damaged.
+    ///
+    /// # Panics
+    /// If there are not so many workgroups, or `out` has no room for exactly their elements.
+    pub fn decode_workgroups(&self, workgroups: Range<usize>, out: &mut [u8]) -> Result<(), CodecError> {
+        let coded = self.coded;
+        assert_eq!(
+            out.len(),
+            2 * coded.elements(workgroups.clone()).len(),
+            "room for another number of elements"
+        );
+        let n_lanes = workgroups.len().clamp(1, 4);
+        let cut = |lane: usize| workgroups.start + workgroups.len() * lane / n_lanes;
+        let mut lanes = Vec::with_capacity(n_lanes);
+        let mut rest = out;
+        for lane in 0..n_lanes {
+            let own = cut(lane)..cut(lane + 1);
+            let (out, behind) = std::mem::take(&mut rest).split_at_mut(2 * coded.elements(own.clone()).len());
+            rest = behind;
+            lanes.push(Lane::new(coded, own, out));
+        }
+        if let [a, b, c, d] = lanes.as_mut_slice() {
+            while [&*a, &*b, &*c, &*d].into_iter().all(|lane| !lane.is_done()) {
+                run_four(&self.runs, coded.encoded, [a, b, c, d]);
+                for lane in [&mut *a, &mut *b, &mut *c, &mut *d] {
+                    lane.settle(coded)?;
+                }
+            }
+        }
+        for lane in &mut lanes {
+            while !lane.is_done() {
+                run_one(&self.runs, coded.encoded, lane);
+                lane.settle(coded)?;
             }
         }
         Ok(())

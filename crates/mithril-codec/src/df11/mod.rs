@@ -21,6 +21,7 @@ mod tests;
 pub mod two_phase;
 
 pub use coded::{Coded, Parts};
+pub use decode::Decoder;
 pub use encode::{Encoder, EntryPoints, Plan, Profile, WorkgroupSizes};
 
 /// The longest code: a gap has five bits.

@@ -46,6 +46,7 @@ if TYPE_CHECKING:
 
     from mithril import checkpoint as checkpoint
     from mithril import chunked as chunked
+    from mithril import df11 as df11
     from mithril import dictionary as dictionary
     from mithril import model_delta as model_delta
     from mithril import safetensors as safetensors
@@ -73,7 +74,7 @@ __all__ = [
 ]
 
 # Modules that are imported when they are first used, so that `import mithril` is quick.
-_SUBMODULES = ("checkpoint", "chunked", "dictionary", "model_delta", "safetensors")
+_SUBMODULES = ("checkpoint", "chunked", "df11", "dictionary", "model_delta", "safetensors")
 
 
 def __getattr__(name: str) -> ModuleType:

@@ -5,7 +5,7 @@ from typing import Any, final
 
 from typing_extensions import Buffer
 
-from mithril._types import Callback, Coding, DictionaryTraining, Path, Sizes, StoreConfig, StoredTensor
+from mithril._types import Callback, Coding, Df11Encoding, DictionaryTraining, Path, Sizes, StoreConfig, StoredTensor
 
 __all__ = [
     "BaseMismatchError",
@@ -13,6 +13,7 @@ __all__ = [
     "CheckpointMeta",
     "ConflictError",
     "CorruptError",
+    "Df11Directory",
     "FrameInfo",
     "MithrilError",
     "Model",
@@ -28,6 +29,9 @@ __all__ = [
     "compress_delta",
     "decompress",
     "decompress_into",
+    "df11_decode",
+    "df11_decode_into",
+    "df11_encode",
     "dictionary_id",
     "dtype_name",
     "dtype_width",
@@ -115,6 +119,37 @@ class Model:
     def read_bytes(self, name: str, threads: int) -> bytes: ...
     def header(self) -> bytes | None: ...
     def base_names(self) -> list[str]: ...
+
+@final
+class Df11Directory:
+    @staticmethod
+    def open(path: Path, shapes_from: Path | None) -> Df11Directory: ...
+    def geometry(self) -> tuple[int, int]: ...
+    def tensors(self) -> list[tuple[str, str, tuple[int, ...]]]: ...
+    def modules(self) -> list[tuple[str, list[tuple[str, tuple[int, ...], bool, int, int]]]]: ...
+    def read_into(self, name: str, out: Buffer) -> None: ...
+
+def df11_encode(
+    input: Path, output: Path, encoding: Df11Encoding, replace: bool, progress: Callback | None, /
+) -> list[tuple[str, int, int, int, int, list[tuple[str, str]]]]: ...
+def df11_decode(
+    input: Path,
+    output: Path,
+    shapes_from: Path | None,
+    threads: int,
+    replace: bool,
+    progress: Callback | None,
+    /,
+) -> list[tuple[str, int, int, int, list[str]]]: ...
+def df11_decode_into(
+    name: str,
+    parts: tuple[Buffer, Buffer, Buffer, Buffer, Buffer],
+    geometry: tuple[int, int],
+    rows: tuple[Buffer, int] | None,
+    out: Buffer,
+    threads: int,
+    /,
+) -> None: ...
 
 @final
 class CheckpointMeta:

@@ -30,3 +30,7 @@ StoredTensor = tuple[str, str, list[int], int]
 
 # Size of a dictionary, level, k, d, id, whether to search, whether it is bare content, threads.
 DictionaryTraining = tuple[int | None, int, int | None, int | None, int | None, bool, bool, int]
+
+# Patterns with their submodules, one file or many, threads and bytes of a workgroup, shared memory, range of modules, whether
+# every bit is compared, threads.
+Df11Encoding = tuple[list[tuple[str, list[str]]] | None, bool, int, int, int | None, tuple[int, int] | None, bool, int]

@@ -21,7 +21,16 @@ pub struct Model {
 }
 
 enum ModelContent {
-    Plain { kind: Kind, source: Box<dyn ReadAt>, stored: Vec<Stored> },
+    Plain {
+        kind: Kind,
+        source: Box<dyn ReadAt>,
+        stored: Vec<Stored>,
+    },
+    /// Tensors that are read through a source of their own, one behind the other.
+    Parts {
+        source: Box<dyn ReadAt>,
+        places: Vec<Range<u64>>,
+    },
     Packed(Box<Packed>),
 }
 
@@ -113,6 +122,23 @@ impl Model {
         Ok(Self::new(name.into(), tensors, ModelContent::Plain { kind, source, stored }))
     }
 
+    /// A model whose tensors lie one behind the other in the source that `make` returns, given their places.
+    pub(crate) fn of_parts(
+        name: String,
+        tensors: Vec<ModelTensor>,
+        make: impl FnOnce(Vec<Range<u64>>) -> Box<dyn ReadAt>,
+    ) -> Self {
+        let mut end = 0u64;
+        let place = |tensor: &ModelTensor| {
+            let start = end;
+            end = end.saturating_add(tensor.raw_len);
+            start..end
+        };
+        let places: Vec<Range<u64>> = tensors.iter().map(place).collect();
+        let source = make(places.clone());
+        Self::new(name, tensors, ModelContent::Parts { source, places })
+    }
+
     /// The model with these bases instead of those it has.
     pub(super) fn with_bases(mut self, bases: Bases) -> Self {
         if let ModelContent::Packed(packed) = &mut self.content {
@@ -146,6 +172,7 @@ impl Model {
     pub fn kind(&self) -> &'static str {
         match &self.content {
             ModelContent::Plain { kind, .. } => kind.name(),
+            ModelContent::Parts { .. } => "directory",
             ModelContent::Packed(_) => "container",
         }
     }
@@ -153,7 +180,7 @@ impl Model {
     /// The container, if it is one.
     pub fn container(&self) -> Option<&Reader<Box<dyn ReadAt>>> {
         match &self.content {
-            ModelContent::Plain { .. } => None,
+            ModelContent::Plain { .. } | ModelContent::Parts { .. } => None,
             ModelContent::Packed(packed) => Some(&packed.reader),
         }
     }
@@ -162,14 +189,14 @@ impl Model {
     pub(super) fn plain_source(&self) -> Option<(Kind, &dyn ReadAt)> {
         match &self.content {
             ModelContent::Plain { kind, source, .. } => Some((*kind, source)),
-            ModelContent::Packed(_) => None,
+            ModelContent::Parts { .. } | ModelContent::Packed(_) => None,
         }
     }
 
     /// What a packed model's own tensors are based on.
     pub fn bases(&self) -> Option<&Bases> {
         match &self.content {
-            ModelContent::Plain { .. } => None,
+            ModelContent::Plain { .. } | ModelContent::Parts { .. } => None,
             ModelContent::Packed(packed) => Some(&packed.bases),
         }
     }
@@ -191,6 +218,9 @@ impl Model {
                         .map_err(|error| error.in_tensor(&tensor.name))
                 }
             },
+            ModelContent::Parts { source, places } => {
+                Ok(OpenTensor::plain(source, places[tensor_idx].clone()))
+            }
             ModelContent::Packed(packed) => {
                 packed.reader.open_tensor(packed.entries[tensor_idx], &packed.bases)
             }
@@ -227,7 +257,7 @@ impl Model {
     /// The digest of a tensor's raw bytes, if it costs nothing.
     pub(crate) fn known_digest(&self, tensor_idx: usize) -> Option<Digest> {
         let recorded = match &self.content {
-            ModelContent::Plain { .. } => None,
+            ModelContent::Plain { .. } | ModelContent::Parts { .. } => None,
             ModelContent::Packed(packed) => {
                 let entries = packed.reader.entries();
                 let mut entry = &entries[packed.entries[tensor_idx]];

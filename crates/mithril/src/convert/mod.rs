@@ -5,10 +5,12 @@
 //! [`ecq`] codes the weights of quantised models without loss, and gives the original files back.
 
 pub mod df11;
+mod directory;
 pub mod ecq;
 mod output;
 pub(crate) mod repository;
 
+pub use directory::open_directory;
 pub use output::OutputDirectory;
 pub use repository::{Repository, components, is_pipeline};
 

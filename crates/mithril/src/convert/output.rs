@@ -8,6 +8,8 @@ use std::fs::{self, File};
 use std::ops::Range;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 /// A directory that is being filled under a temporary name beside its own. Dropped without
 /// [`OutputDirectory::commit`], it leaves nothing behind; a process that is killed leaves the temporary directory, which
@@ -20,6 +22,8 @@ pub struct OutputDirectory {
     replace: bool,
     /// Whether there is nothing left to do for it.
     is_settled: bool,
+    /// Set by whoever gave up on it.
+    stop: Arc<AtomicBool>,
     /// Held as long as it is being filled, so that others can tell it from what a killed process left.
     #[expect(dead_code, reason = "holds a lock")]
     lock: Option<File>,
@@ -48,7 +52,14 @@ impl OutputDirectory {
         remove_abandoned(parent.unwrap_or(Path::new(".")), &name);
         fs::create_dir(&temporary).map_err(|error| cannot("make", &temporary, error))?;
         let lock = lock(&temporary);
-        Ok(Self { path: path.to_owned(), temporary, replace, is_settled: false, lock })
+        Ok(Self { path: path.to_owned(), temporary, replace, is_settled: false, stop: Arc::default(), lock })
+    }
+
+    /// Lets another thread end the work: once `stop` is set, the next write fails, and nothing is left behind.
+    #[must_use]
+    pub fn stopped_by(mut self, stop: Arc<AtomicBool>) -> Self {
+        self.stop = stop;
+        self
     }
 
     /// Where it will be.
@@ -72,6 +83,7 @@ impl OutputDirectory {
             temporary,
             replace: self.replace,
             is_settled: true,
+            stop: self.stop.clone(),
             lock: None,
         })
     }
@@ -98,7 +110,7 @@ impl OutputDirectory {
         file.write_all_at(&layout.header, 0).map_err(failed)?;
         let places =
             layout.tensors.iter().map(|tensor| (tensor.name.clone(), tensor.bytes.clone())).collect();
-        Ok(SafetensorsFile { path, places })
+        Ok(SafetensorsFile { path, places, stop: self.stop.clone() })
     }
 
     fn place(&self, relative: &Path) -> Result<PathBuf, Error> {
@@ -117,6 +129,7 @@ impl OutputDirectory {
         if self.is_settled {
             return Ok(());
         }
+        check_stopped(&self.stop)?;
         let mut files = BTreeSet::new();
         collect(&self.temporary, Path::new(""), &mut files)?;
         for relative in &files {
@@ -172,6 +185,13 @@ impl Drop for OutputDirectory {
     }
 }
 
+fn check_stopped(stop: &AtomicBool) -> Result<(), Error> {
+    if stop.load(Ordering::Relaxed) {
+        return Err(Error::io("stopped", std::io::ErrorKind::Interrupted.into()));
+    }
+    Ok(())
+}
+
 /// Locks a directory that is being filled. Some file systems have no locks; their leftovers stay.
 fn lock(directory: &Path) -> Option<File> {
     let file = File::open(directory).ok()?;
@@ -215,6 +235,7 @@ fn collect(root: &Path, relative: &Path, files: &mut BTreeSet<PathBuf>) -> Resul
 pub(super) struct SafetensorsFile {
     path: PathBuf,
     places: HashMap<String, Range<u64>>,
+    stop: Arc<AtomicBool>,
 }
 
 impl SafetensorsFile {
@@ -222,6 +243,7 @@ impl SafetensorsFile {
     pub(super) fn write(&self, tensor: &str, offset: u64, bytes: &[u8]) -> Result<(), Error> {
         let place = &self.places[tensor];
         assert!(offset + bytes.len() as u64 <= place.end - place.start, "bytes behind the end of a tensor");
+        check_stopped(&self.stop)?;
         // Opened each time: a repository may have more files than a process may hold open.
         let file = File::options().write(true).open(&self.path);
         let written = file.and_then(|file| file.write_all_at(bytes, place.start + offset));

@@ -8,6 +8,9 @@ use std::collections::HashMap;
 use std::fs::File;
 use std::path::{Path, PathBuf};
 
+/// How the name of an index of shards ends.
+pub(super) const INDEX_SUFFIX: &str = ".safetensors.index.json";
+
 /// A model as safetensors files, opened. Only headers are in memory; tensors are read when they are asked for.
 #[derive(Debug)]
 pub struct Repository {
@@ -55,7 +58,7 @@ impl Repository {
 
     fn add(&mut self, path: PathBuf) -> Result<(), Error> {
         let file = File::open(&path).map_err(|error| cannot("read", &path, error))?;
-        for tensor in read_header(&file).map_err(|error| in_file(error, &path))? {
+        for tensor in read_tensors(&file).map_err(|error| in_file(error, &path))? {
             let idx = self.tensors.len();
             if let Some(other) = self.by_name.insert(tensor.name.clone(), idx) {
                 let other = self.files.get(self.file_of[other]).map_or(&path, |file| &file.path);
@@ -101,6 +104,13 @@ impl Repository {
     /// The path of the files of weights.
     pub fn weight_files(&self) -> impl Iterator<Item = &Path> {
         self.files.iter().map(|file| file.path.as_path())
+    }
+
+    /// The first bytes of the files of weights, up to their tensors.
+    pub(super) fn heads(&self) -> Result<Vec<Vec<u8>>, Error> {
+        let head =
+            |file: &WeightFile| Ok(read_head(&file.file).map_err(|error| in_file(error, &file.path))?.0);
+        self.files.iter().map(head).collect()
     }
 
     /// Reads bytes of a tensor, from an offset in it on.
@@ -177,7 +187,13 @@ pub fn components(path: &Path) -> Result<Vec<String>, Error> {
 }
 
 /// The tensors of a safetensors file.
-fn read_header(file: &File) -> Result<Vec<TensorInfo>, Error> {
+fn read_tensors(file: &File) -> Result<Vec<TensorInfo>, Error> {
+    let (head, file_len) = read_head(file)?;
+    Ok(safetensors::tensors(&head, file_len)?)
+}
+
+/// The first bytes of a safetensors file, up to its tensors, and its length.
+fn read_head(file: &File) -> Result<(Vec<u8>, u64), Error> {
     let failed = |error| Error::io("cannot read", error);
     let file_len = file.metadata().map_err(failed)?.len();
     let cut_off = || mithril_format::FormatError::Truncated { what: "safetensors header", offset: 0 };
@@ -192,7 +208,7 @@ fn read_header(file: &File) -> Result<Vec<TensorInfo>, Error> {
     }
     let mut head = vec![0; usize::try_from(end).unwrap_or(usize::MAX)];
     file.read_exact_at(0, &mut head).map_err(failed)?;
-    Ok(safetensors::tensors(&head, file_len)?)
+    Ok((head, file_len))
 }
 
 /// The safetensors files of a directory, and all other files in it and below, by their path from it on.
@@ -217,7 +233,7 @@ pub(crate) fn list(directory: &Path) -> Result<(Vec<PathBuf>, Vec<PathBuf>), Err
                 open.push(relative);
             } else if is_top && name.ends_with(".safetensors") {
                 weights.push(entry.path());
-            } else if !(is_top && name.ends_with(".safetensors.index.json")) {
+            } else if !(is_top && name.ends_with(INDEX_SUFFIX)) {
                 others.push(relative);
             }
         }

@@ -1,7 +1,8 @@
 //! Repositories to DFloat11 and back.
 
+use mithril::compare::{Outcome as Compared, compare};
 use mithril::convert::df11::{self, EncodeOptions, EncodeSummary, Files, Geometry, Outcome, PatternDict};
-use mithril::convert::{OutputDirectory, Repository};
+use mithril::convert::{OutputDirectory, Repository, open_directory};
 use mithril::{Dtype, safetensors};
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -145,6 +146,7 @@ fn directory_of_the_official_encoder_is_written_byte_for_byte() {
     assert!(matches!(summary.unwrap().modules[0].outcome, Outcome::Coded { .. }));
     let mut ours = files(&folder.path("coded"));
     ours.remove(Path::new("df11_shapes.json")).unwrap();
+    ours.remove(Path::new("df11_source.json")).unwrap();
     assert!(ours == files(&golden("linear")));
 }
 
@@ -173,10 +175,13 @@ fn repositories_come_back_with_all_their_files() {
         assert!(stored > summary.coded_len && summary.coded_len < summary.raw_len, "{stored}");
         assert_eq!(files(&coded)[Path::new("tokenizer/vocab.txt")], b"a b c");
         assert!(!files(&coded).contains_key(Path::new("model.safetensors.index.json")));
-        decode(&coded, &plain).unwrap();
-        assert!(read_file(&plain.join("model.safetensors")) == model(), "{name}");
-        assert_eq!(files(&plain)[Path::new("config.json")], files(&model_path)[Path::new("config.json")]);
-        assert_eq!(files(&plain).len(), 3);
+        assert_eq!(decode(&coded, &plain).unwrap().n_files, 2);
+        assert!(files(&plain) == files(&model_path), "{name}: shards, index and all else, byte for byte");
+        std::fs::remove_file(coded.join("df11_source.json")).unwrap();
+        let single = folder.path(&format!("{name}-in-one-file"));
+        assert_eq!(decode(&coded, &single).unwrap().n_files, 1);
+        assert!(read_file(&single.join("model.safetensors")) == model(), "{name}");
+        assert_eq!(files(&single).len(), 3);
     }
     let several = files(&folder.path("several"));
     let bias = read_file(&folder.path("several/layers_0_q.safetensors"));
@@ -230,7 +235,7 @@ fn parts_of_several_machines_make_the_same_directory() {
     assert!(weights("merged") == weights("whole"));
     assert!(weights("merged-single") == weights("whole-single"));
     decode(&folder.path("merged-single"), &folder.path("plain")).unwrap();
-    assert!(read_file(&folder.path("plain/model.safetensors")) == model());
+    assert!(files(&folder.path("plain")) == files(&model_path));
 
     let refused = |parts: &[Repository], reason: &str| {
         let error = merge(parts, "refused", Files::PerModule).unwrap_err().to_string();
@@ -298,7 +303,7 @@ fn patterns_code_several_weights_together() {
     );
     assert!(layer.contains_key("layers.3.norm.weight") && layer.contains_key("layers.3.q.bias"));
     decode(&folder.path("coded"), &folder.path("plain")).unwrap();
-    assert!(read_file(&folder.path("plain/model.safetensors")) == model());
+    assert!(files(&folder.path("plain")) == files(&model_path));
 
     let refused = |list: &[(&str, &[&str])], reason: &str| {
         let error = encode(&model_path, &folder.path("refused"), &patterns(list)).unwrap_err().to_string();
@@ -366,7 +371,7 @@ fn pipelines_are_done_component_by_component() {
     let file = file_of(&model());
     folder.write("pipe/model_index.json", b"{}");
     folder.write("pipe/transformer/diffusion_pytorch_model.safetensors", &file);
-    folder.write("pipe/transformer/config.json", b"{}");
+    folder.write("pipe/transformer/config.json", b"{\n  \"n\": 1\n}\n");
     folder.write("pipe/text_encoder/model.safetensors", &file);
     folder.write("pipe/vae/diffusion_pytorch_model.safetensors", &file);
     folder.write("pipe/scheduler/scheduler_config.json", b"{}");
@@ -383,10 +388,7 @@ fn pipelines_are_done_component_by_component() {
     assert!(coded[Path::new("transformer/model.safetensors")].len() < file.len());
     assert!(coded.contains_key(Path::new("scheduler/scheduler_config.json")));
     df11::decode_pipeline(&folder.path("coded"), output("plain"), 2, &|_| ()).unwrap();
-    for component in ["transformer", "text_encoder"] {
-        assert!(read_file(&folder.path(&format!("plain/{component}/model.safetensors"))) == model());
-    }
-    assert_eq!(files(&folder.path("plain"))[Path::new("vae/diffusion_pytorch_model.safetensors")], file);
+    assert!(files(&folder.path("plain")) == files(&folder.path("pipe")));
 }
 
 #[test]
@@ -417,14 +419,17 @@ fn weights_that_nobody_knows_the_shape_of_are_named() {
     let model_path = repository(&folder);
     encode(&model_path, &folder.path("coded"), &EncodeOptions::default()).unwrap();
     std::fs::remove_file(folder.path("coded/df11_shapes.json")).unwrap();
+    std::fs::remove_file(folder.path("coded/df11_source.json")).unwrap();
     let summary = decode(&folder.path("coded"), &folder.path("flat")).unwrap();
     // Those with a bias have as many rows as it is long.
     assert_eq!(summary.flat.len(), 12);
     assert!(summary.flat.contains(&"embed.weight".to_owned()));
     assert_eq!(read_file(&folder.path("flat/model.safetensors"))["embed.weight"].1, [300 * 64]);
     let source = Repository::open(&model_path).unwrap();
-    let opened =
-        df11::Model::open_with(&folder.path("coded"), &df11::ShapeSource { repository: Some(&source) });
+    let opened = df11::Model::open_with(
+        &folder.path("coded"),
+        &df11::ShapeSource { repository: Some(&source), model: None },
+    );
     let output = OutputDirectory::create(&folder.path("plain"), false).unwrap();
     df11::decode(&opened.unwrap(), output, 1, &|_| ()).unwrap();
     assert!(read_file(&folder.path("plain/model.safetensors")) == model());
@@ -453,6 +458,7 @@ fn language_models_have_the_shapes_of_their_configuration() {
     folder.write("model/config.json", config);
     encode(&folder.path("model"), &folder.path("coded"), &EncodeOptions::default()).unwrap();
     std::fs::remove_file(folder.path("coded/df11_shapes.json")).unwrap();
+    std::fs::remove_file(folder.path("coded/df11_source.json")).unwrap();
     assert!(decode(&folder.path("coded"), &folder.path("plain")).unwrap().flat.is_empty());
     assert!(read_file(&folder.path("plain/model.safetensors")) == tensors);
 }
@@ -514,4 +520,99 @@ fn models_without_bf16_matrices_are_refused() {
     assert!(
         Repository::open(&folder.path("empty")).unwrap_err().to_string().contains("no safetensors files")
     );
+}
+
+#[test]
+fn lists_of_source_files_that_lie_are_refused() {
+    let folder = Folder::new("source");
+    let model_path = repository(&folder);
+    let coded = folder.path("coded");
+    encode(&model_path, &coded, &EncodeOptions::default()).unwrap();
+    let text = std::fs::read_to_string(coded.join("df11_source.json")).unwrap();
+    for (right, wrong) in [
+        ("model-00001-of", "../model-00001-of"),
+        ("model-00001-of-00002.safetensors", "model-00001-of-00002.txt"),
+        ("model.safetensors.index.json", "index.json"),
+        ("embed.weight", "other.weight"),
+        (r#"\"shape\":[300,64]"#, r#"\"shape\":[300,32]"#),
+        (r#"\"dtype\":\"I64\""#, r#"\"dtype\":\"F64\""#),
+        ("{", "["),
+    ] {
+        let damaged = text.replacen(right, wrong, 1);
+        assert!(damaged != text, "{right}");
+        std::fs::write(coded.join("df11_source.json"), damaged).unwrap();
+        let error = decode(&coded, &folder.path("plain")).unwrap_err().to_string();
+        assert!(error.contains("df11_source.json"), "{error}");
+        assert!(!folder.path("plain").exists());
+    }
+}
+
+#[test]
+fn directories_are_compared_as_the_models_that_they_stand_for() {
+    let folder = Folder::new("compare");
+    let model_path = repository(&folder);
+    encode(&model_path, &folder.path("single"), &EncodeOptions::default()).unwrap();
+    let mut other = per_module();
+    other.geometry = Geometry::new(64, 8).unwrap();
+    encode(&model_path, &folder.path("several"), &other).unwrap();
+    // Shapes that a directory lacks are those of the other one.
+    for lacks in ["df11_shapes.json", "df11_source.json"] {
+        std::fs::remove_file(folder.path("several").join(lacks)).unwrap();
+    }
+    let mut changed = model();
+    changed.get_mut("layers.3.up.weight").unwrap().2[1001] ^= 1;
+    changed.remove("step").unwrap();
+    folder.write("changed/model.safetensors", &file_of(&changed));
+    let unlike = |a: &str, b: &str| -> Vec<(String, Compared)> {
+        let (a, b) = (folder.path(a), folder.path(b));
+        let open = |path: &Path, other: &Path| open_directory(path, Some(other)).unwrap();
+        let pairs = compare(&open(&a, &b), &open(&b, &a), 2, &|_| ()).unwrap();
+        assert_eq!(pairs.len(), 46);
+        let unlike = pairs.into_iter().filter(|pair| pair.outcome != Compared::Same);
+        unlike.map(|pair| (pair.name, pair.outcome)).collect()
+    };
+    for (a, b) in [("model", "single"), ("several", "single"), ("several", "model"), ("model", "model")] {
+        assert_eq!(unlike(a, b), [], "{a} {b}");
+    }
+    for a in ["single", "several", "model"] {
+        let expected = [
+            ("layers.3.up.weight".to_owned(), Compared::Different { first_offset: 1001 }),
+            ("step".to_owned(), Compared::OnlyInA),
+        ];
+        assert_eq!(unlike(a, "changed"), expected, "{a}");
+    }
+    assert!(open_directory(&folder.path("model/tokenizer"), None).is_err());
+}
+
+#[test]
+fn rows_are_decoded_alone() {
+    let folder = Folder::new("rows");
+    folder.write(
+        "model.safetensors",
+        &file_of(&Tensors::from([("a.weight".to_owned(), weights(&[5000, 48], 3))])),
+    );
+    let mut options = EncodeOptions::default();
+    options.geometry = Geometry::new(16, 8).unwrap();
+    encode(&folder.path("model.safetensors"), &folder.path("coded"), &options).unwrap();
+    let opened = df11::Model::open(&folder.path("coded")).unwrap();
+    let (bytes, all) = (opened.read_module(0).unwrap(), opened.read(0, 1).unwrap());
+    let coded = df11::coded("a", bytes.parts(), opened.geometry()).unwrap();
+    let decode = |rows: &[u64], len: usize, threads: usize| {
+        let mut out = vec![0; len];
+        df11::decode_rows_into(&coded, "a", (rows, 48), &mut out, threads).map(|()| out)
+    };
+    let everything: Vec<u64> = (0..5000).collect();
+    for rows in [&[][..], &[0], &[4999], &[0, 1, 2, 700, 701, 4998, 4999], &everything] {
+        for threads in [1, 3] {
+            let expected: Vec<u8> = rows
+                .iter()
+                .flat_map(|&row| all[96 * row as usize..96 * (row as usize + 1)].to_vec())
+                .collect();
+            assert!(decode(rows, 96 * rows.len(), threads).unwrap() == expected);
+        }
+    }
+    for (rows, len) in [(&[5000][..], 96), (&[2, 1], 192), (&[1, 1], 192), (&[1], 95), (&[u64::MAX], 96)] {
+        assert!(decode(rows, len, 1).is_err(), "{rows:?}");
+    }
+    assert!(df11::decode_into(&coded, "a", &mut vec![0; all.len() - 2], 1).is_err());
 }

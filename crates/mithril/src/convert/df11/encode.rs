@@ -1,6 +1,7 @@
 //! A repository to a DF11 directory: options, what came of it, and the order of the work.
 
 use super::job::Job;
+use super::source_files::SourceFiles;
 use super::{CONFIG_FILE, Config, PatternDict, automatic_patterns, patterns};
 use crate::Error;
 use crate::convert::repository::cannot;
@@ -140,11 +141,17 @@ pub fn encode(
     let own = range.start..range.end.min(sources.len());
 
     let job = Job::plan(repository, &sources, own, options)?;
-    if is_automatic {
-        // A module that stays as it is needs no pattern. Those of other parts are theirs to judge.
-        let kept: HashSet<String> = job.kept().map(|source| patterns::escape(&source.name)).collect();
-        patterns.0.retain(|(pattern, _)| !kept.contains(pattern));
-    }
+    // A pattern whose modules all stay as they are would have readers look for what is not there. Modules of other parts
+    // are theirs to judge.
+    let kept: HashSet<&str> = job.kept().map(|source| source.name.as_str()).collect();
+    let needed: HashSet<usize> = sources
+        .iter()
+        .filter(|source| !kept.contains(source.name.as_str()))
+        .map(|source| source.pattern)
+        .collect();
+    let chosen: HashSet<usize> = sources.iter().map(|source| source.pattern).collect();
+    let mut idx = 0..;
+    patterns.0.retain(|_| idx.next().is_some_and(|idx| needed.contains(&idx) || !chosen.contains(&idx)));
     let mut summary = job.write(&output, options, is_last_part, progress)?;
     if is_last_part {
         let config = Config { geometry: job.geometry, patterns };
@@ -153,6 +160,7 @@ pub fn encode(
             output.copy(repository.path(), other)?;
             summary.n_carried += 1;
         }
+        SourceFiles::of(repository)?.write(&output)?;
     }
     job.write_shapes(&output)?;
     output.commit()?;

@@ -19,6 +19,7 @@
 mod config;
 mod decode;
 mod diagnose;
+mod elements;
 mod encode;
 mod job;
 mod merge;
@@ -26,23 +27,30 @@ mod model;
 mod patterns;
 mod pipelines;
 mod shapes;
+mod source_files;
 mod spread;
 
 pub use config::{Config, PatternDict};
 pub use decode::{DecodeSummary, decode};
 pub use diagnose::{Diagnosis, ModuleDemand, diagnose};
+pub use elements::{coded, decode_into, decode_rows_into};
 pub use encode::{EncodeOptions, EncodeSummary, EncodedModule, Files, Outcome, encode};
 pub use merge::{MergeSummary, merge};
 pub use mithril_codec::df11::{
-    Coded, Encoder, EntryPoints, Geometry, Parts, Plan, Profile, Unencodable, two_phase,
+    Coded, Decoder, Encoder, EntryPoints, Geometry, Parts, Plan, Profile, Unencodable, two_phase,
 };
 pub use model::{Model, ModelTensor};
 pub use patterns::{automatic_patterns, escape};
 pub use pipelines::{decode_pipeline, encode_pipeline};
 pub use shapes::ShapeSource;
 
+pub(super) use elements::decode_elements;
+
 /// Shapes of the coded weights, which DF11 itself does not keep; our own file beside the package's.
 const SHAPES_FILE: &str = "df11_shapes.json";
+
+/// Headers of the files that were coded; our own file as well.
+const SOURCE_FILE: &str = "df11_source.json";
 
 /// The file of all tensors, or of those that belong to no coded module.
 const MODEL_FILE: &str = "model.safetensors";

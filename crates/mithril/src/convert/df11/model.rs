@@ -1,19 +1,16 @@
 //! A DF11 directory as named tensors, of which any can be decoded alone.
 
 use super::shapes::{ShapeSource, Shapes};
-use super::{CONFIG_FILE, Config, patterns};
+use super::{CONFIG_FILE, Config, elements, patterns};
 use crate::Error;
 use crate::convert::Repository;
 use crate::convert::repository::cannot;
-use crate::options::thread_count;
-use crate::pipeline::tasks;
 use mithril_codec::Dtype;
-use mithril_codec::df11::{Coded, Geometry};
+use mithril_codec::df11::Geometry;
 use mithril_format::FormatError;
 use mithril_format::df11::{Module, ModuleBytes, Part, damaged, modules, weight_sizes};
 use std::ops::Range;
 use std::path::Path;
-use std::sync::{Mutex, PoisonError};
 
 /// A DF11 directory, opened. Only headers and split positions are in memory.
 #[derive(Debug)]
@@ -46,6 +43,17 @@ pub(super) enum Place {
     Plain(usize),
     /// Among the elements of a module.
     Coded { module: usize, elements: Range<u64> },
+}
+
+impl ModelTensor {
+    /// The module that it is coded in, by its number, and which of its elements it has; nothing if it is not coded.
+    #[must_use]
+    pub fn coded_elements(&self) -> Option<(usize, Range<u64>)> {
+        match &self.place {
+            Place::Plain(_) => None,
+            Place::Coded { module, elements } => Some((*module, elements.clone())),
+        }
+    }
 }
 
 impl Model {
@@ -131,7 +139,9 @@ impl Model {
         &self.config
     }
 
-    pub(super) fn repository(&self) -> &Repository {
+    /// The tensors as they lie in the files.
+    #[must_use]
+    pub fn repository(&self) -> &Repository {
         &self.repository
     }
 
@@ -151,6 +161,27 @@ impl Model {
     pub(super) fn coded_len(&self, module: usize) -> u64 {
         let len = |part| super::spread::byte_len(&self.repository, self.modules[module].tensor(part));
         Part::ALL.into_iter().map(len).sum()
+    }
+
+    /// Bytes of a tensor, decoded.
+    pub(in crate::convert) fn byte_len(&self, tensor: &ModelTensor) -> u64 {
+        match &tensor.place {
+            Place::Plain(idx) => super::spread::byte_len(&self.repository, *idx),
+            Place::Coded { elements, .. } => 2 * (elements.end - elements.start),
+        }
+    }
+
+    /// Reads bytes of a tensor that is not coded.
+    pub(in crate::convert) fn read_plain_into(
+        &self,
+        tensor: usize,
+        offset: u64,
+        out: &mut [u8],
+    ) -> Result<(), Error> {
+        match &self.tensors[tensor].place {
+            Place::Plain(idx) => self.repository.read_into(*idx, offset, out),
+            Place::Coded { .. } => Err(Error::invalid("a coded tensor has no plain bytes")),
+        }
     }
 
     /// Reads the coded bytes of a module.
@@ -185,7 +216,7 @@ impl Model {
                 let at = |element: u64| usize::try_from(element).unwrap_or(usize::MAX);
                 let elements = at(elements.start)..at(elements.end);
                 assert_eq!(out.len(), 2 * elements.len(), "room for another number of elements");
-                decode_elements(&coded, name, elements, out, threads)
+                elements::decode_elements(&coded, name, elements, out, threads)
             }
         }
     }
@@ -198,11 +229,8 @@ impl Model {
     /// # Panics
     /// If there is no such tensor.
     pub fn read(&self, tensor: usize, threads: usize) -> Result<Vec<u8>, Error> {
-        let len = match &self.tensors[tensor].place {
-            Place::Plain(idx) => super::spread::byte_len(&self.repository, *idx),
-            Place::Coded { elements, .. } => 2 * (elements.end - elements.start),
-        };
-        let len = usize::try_from(len).map_err(|_| Error::invalid("a tensor larger than memory"))?;
+        let len = usize::try_from(self.byte_len(&self.tensors[tensor]))
+            .map_err(|_| Error::invalid("a tensor larger than memory"))?;
         let mut out = vec![0; len];
         self.read_into(tensor, &mut out, threads)?;
         Ok(out)
@@ -226,42 +254,4 @@ fn weight_names(
         1 => Ok(vec![format!("{name}.weight")]),
         _ => Err(damaged(name, format!("has {n_weights} weights, its pattern lists {}", attributes.len()))),
     }
-}
-
-/// Decodes elements of a module to the front of `out`.
-fn decode_elements(
-    coded: &Coded<'_>,
-    name: &str,
-    elements: Range<usize>,
-    out: &mut [u8],
-    threads: usize,
-) -> Result<(), Error> {
-    // Pieces of workgroups that hold some of the elements, each with its own room.
-    const WORKGROUPS: usize = 64;
-    let mut pieces = Vec::new();
-    let mut rest = out;
-    for start in (0..coded.n_workgroups()).step_by(WORKGROUPS) {
-        let workgroups = start..(start + WORKGROUPS).min(coded.n_workgroups());
-        let held = coded.elements(workgroups.clone());
-        let wanted = held.start.max(elements.start)..held.end.min(elements.end);
-        if !wanted.is_empty() {
-            let (room, behind) = std::mem::take(&mut rest).split_at_mut(2 * wanted.len());
-            rest = behind;
-            pieces.push((workgroups, held, wanted, Mutex::new(room)));
-        }
-    }
-    let threads = thread_count(threads, pieces.len(), 2 * elements.len());
-    tasks::run(pieces.len(), threads, |idx| {
-        let (workgroups, held, wanted, room) = &pieces[idx];
-        let mut room = room.lock().unwrap_or_else(PoisonError::into_inner);
-        let decoded = if held == wanted {
-            coded.decode_workgroups(workgroups.clone(), &mut room)
-        } else {
-            let mut all = vec![0; 2 * held.len()];
-            coded.decode_workgroups(workgroups.clone(), &mut all).map(|()| {
-                room.copy_from_slice(&all[2 * (wanted.start - held.start)..2 * (wanted.end - held.start)]);
-            })
-        };
-        decoded.map_err(|error| damaged(name, error.to_string()).into())
-    })
 }

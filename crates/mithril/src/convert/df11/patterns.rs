@@ -12,6 +12,8 @@ use std::collections::BTreeSet;
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct ModuleSource {
     pub(super) name: String,
+    /// The number of the pattern that chose it.
+    pub(super) pattern: usize,
     /// The numbers of the weights' tensors in the repository.
     pub(super) weights: Vec<usize>,
 }
@@ -61,7 +63,7 @@ pub(super) fn choose(repository: &Repository, patterns: &PatternDict) -> Result<
     let names = module_names(repository);
     let mut taken = BTreeSet::new();
     let mut modules = Vec::new();
-    for (pattern, attributes) in &patterns.0 {
+    for (idx, (pattern, attributes)) in patterns.0.iter().enumerate() {
         let regex = compile(pattern)?;
         for &name in names.iter().filter(|name| regex.is_match(name)) {
             let weights = weights_of(repository, name, attributes).map_err(|reason| {
@@ -73,7 +75,7 @@ pub(super) fn choose(repository: &Repository, patterns: &PatternDict) -> Result<
                     return Err(Error::invalid(format!("patterns choose `{tensor}` twice")));
                 }
             }
-            modules.push(ModuleSource { name: name.to_owned(), weights });
+            modules.push(ModuleSource { name: name.to_owned(), pattern: idx, weights });
         }
     }
     Ok(modules)

@@ -4,7 +4,7 @@
 //! the bias of the same module, which is as long as a Linear has rows; the sizes that `config.json` gives for the usual
 //! names of a language model. A shape counts only if it has as many elements as the weight.
 
-use super::SHAPES_FILE;
+use super::{Model, SHAPES_FILE};
 use crate::Error;
 use crate::convert::Repository;
 use std::collections::HashMap;
@@ -14,13 +14,15 @@ use std::collections::HashMap;
 pub struct ShapeSource<'a> {
     /// The model before it was coded, or any other with the same names and shapes.
     pub repository: Option<&'a Repository>,
+    /// Another DF11 directory of the same model.
+    pub model: Option<&'a Model>,
 }
 
 /// Everything that is known about shapes.
 pub(super) struct Shapes<'a> {
     listed: HashMap<String, Vec<u64>>,
     coded: &'a Repository,
-    source: Option<&'a Repository>,
+    source: ShapeSource<'a>,
     config: serde_json::Value,
 }
 
@@ -41,7 +43,7 @@ impl<'a> Shapes<'a> {
             }
         }
         let config = serde_json::from_slice(config).unwrap_or(serde_json::Value::Null);
-        Ok(Self { listed, coded, source: source.repository, config })
+        Ok(Self { listed, coded, source: *source, config })
     }
 
     /// The shape of a weight with so many elements.
@@ -49,12 +51,17 @@ impl<'a> Shapes<'a> {
         let fits = |shape: &Vec<u64>| product(shape) == Some(n_elements);
         let listed = || self.listed.get(weight).cloned();
         let source = || {
-            let repository = self.source?;
+            let repository = self.source.repository?;
             Some(repository.tensors()[repository.find(weight)?].shape.clone())
+        };
+        let model = || {
+            let tensors = self.source.model?.tensors();
+            Some(tensors.iter().find(|tensor| tensor.name == weight && tensor.has_shape)?.shape.clone())
         };
         listed()
             .filter(fits)
             .or_else(|| source().filter(fits))
+            .or_else(|| model().filter(fits))
             .or_else(|| self.by_bias(weight, n_elements).filter(fits))
             .or_else(|| self.by_config(weight, n_elements).filter(fits))
     }
