@@ -7,6 +7,7 @@ mod df11;
 mod dictionary;
 mod error;
 mod frame;
+mod inference;
 mod model;
 mod options;
 mod pack;
@@ -26,6 +27,7 @@ fn fill(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<checkpoint::Store>()?;
     module.add_class::<dictionary::RecordDictionary>()?;
     module.add_class::<frame::FrameInfo>()?;
+    module.add_class::<inference::CodedMatrix>()?;
     module.add_class::<model::Model>()?;
     module.add_function(wrap_pyfunction!(cli::run_cli, module)?)?;
     module.add_function(wrap_pyfunction!(dictionary::dictionary_id, module)?)?;

@@ -29,7 +29,8 @@ pub struct Encoded {
 /// checksums and the lists of the blocks.
 ///
 /// # Panics
-/// When the lengths do not fit the shape, a symbol is above 15, or the blocks take more than 16 GiB.
+/// When the lengths do not fit the shape, a symbol is above 15, a block has more than 65535 escapes, or the blocks take
+/// more than 16 GiB.
 pub fn encode(
     shape: &Shape,
     symbols: &[u8],
@@ -99,7 +100,6 @@ fn push_block(out: &mut Vec<u8>, symbols: &[u8], low: &[u8], escapes: &[u8], str
     } else {
         (kind::PACKED, 0)
     };
-    // A block with more escapes than its field can count is far beyond what a quantiser makes.
     let n_escapes = u16::try_from(escapes.len() / 8).expect("a block has at most 65535 escapes");
     out.extend([kind, argument]);
     out.extend(n_escapes.to_le_bytes());

@@ -1,12 +1,12 @@
 //! A linear layer over a coded matrix.
 
-use crate::convert::ecq::matrix::{MatrixPlan, NewPart, planes_parts};
-use crate::convert::ecq::{EcqFile, MatrixParts};
+use super::parts::bf16_parts;
+use crate::Error;
+use crate::convert::ecq::{EcqFile, MatrixParts, NewPart};
 use crate::options::thread_count;
 use crate::pipeline::tasks;
-use crate::{Dtype, Error};
-use mithril_codec::ecq::gemv::{Activations, ESCAPE_SYMBOL, Exponents, MAX_COLUMNS};
-use mithril_codec::ecq::{Coded, Coding, Escape, low_bits};
+use mithril_codec::ecq::gemv::{Activations, Exponents, MAX_COLUMNS};
+use mithril_codec::ecq::{Coded, Escape, low_bits};
 use mithril_codec::quantised::Layout;
 use mithril_format::ecq::{
     COMPRESSED, FREQ, LEVELS, LOW_BITS, MatrixHeader, SCALES, STREAM_OFFSETS, SideSum, damaged,
@@ -29,14 +29,14 @@ pub enum WeightClass {
 /// A linear layer, `y = W x + b`, whose weights stay coded.
 #[derive(Debug, Clone)]
 pub struct EntropyCodedLinear {
-    name: String,
-    parts: MatrixParts,
-    header: MatrixHeader,
+    pub(super) name: String,
+    pub(super) parts: MatrixParts,
+    pub(super) header: MatrixHeader,
     class: WeightClass,
     /// The values of codes, or the first exponent.
-    levels: Vec<i8>,
+    pub(super) levels: Vec<i8>,
     /// One for all rows, or one for each.
-    scales: Vec<f32>,
+    pub(super) scales: Vec<f32>,
     /// Weights beside the codes, by row and column.
     escapes: Vec<Escape>,
     /// What each of them adds to what its code already counts.
@@ -251,6 +251,37 @@ impl EntropyCodedLinear {
         Ok(weights)
     }
 
+    /// The bf16 weights of all rows, little-endian, row by row: the bytes that the layer was made of. Threads share rows;
+    /// 0 is one per core.
+    ///
+    /// # Errors
+    /// When the weights are levels, or the output has another length.
+    pub fn decode_bf16(&self, out: &mut [u8], threads: usize) -> Result<(), Error> {
+        let (rows, columns) = (self.rows(), self.columns());
+        if self.class == WeightClass::Levels || out.len() != 2 * rows * columns {
+            return Err(Error::invalid(format!(
+                "`{}` is not {} bytes of bf16 weights",
+                self.name,
+                out.len()
+            )));
+        }
+        let coded = self.coded()?;
+        let step = self.header.shape.rows_per_block();
+        let pieces: Vec<Mutex<&mut [u8]>> = out.chunks_mut(2 * step * columns).map(Mutex::new).collect();
+        let threads = thread_count(threads, pieces.len(), rows * columns);
+        tasks::run(pieces.len(), threads, |block| {
+            let own = block * step..((block + 1) * step).min(rows);
+            let mut weights = vec![0.0; own.len() * columns];
+            self.decode_into(&coded, own, &mut weights)?;
+            let mut out = pieces[block].lock().unwrap_or_else(PoisonError::into_inner);
+            for (out, weight) in out.as_chunks_mut::<2>().0.iter_mut().zip(&weights) {
+                let [_, _, low, high] = weight.to_bits().to_le_bytes();
+                *out = [low, high];
+            }
+            Ok(())
+        })
+    }
+
     fn decode_into(&self, coded: &Coded<'_>, rows: Range<usize>, out: &mut [f32]) -> Result<(), Error> {
         let (shape, columns) = (self.header.shape, self.columns());
         let refused = |error: mithril_codec::CodecError| Error::from(damaged(&self.name, error));
@@ -407,65 +438,4 @@ fn eight_bits(x: &[f32], padded: usize) -> (Vec<i8>, f32) {
         x.iter().map(|x| (x / step).round_ties_even().clamp(-127.0, 127.0) as i8).collect();
     activations.resize(padded, 0);
     (activations, step)
-}
-
-/// The tensors of a matrix of bf16 weights.
-pub(crate) fn bf16_parts(
-    name: &str,
-    weights: &[u8],
-    rows: usize,
-    columns: usize,
-    class: WeightClass,
-) -> Result<Vec<NewPart>, Error> {
-    let coding = match class {
-        WeightClass::Fixed12 => Coding::Fixed,
-        WeightClass::EntropyCoded => Coding::Entropy,
-        WeightClass::Levels => return Err(Error::invalid("levels are what `quantize` makes")),
-    };
-    if columns == 0 || weights.len() / 2 != rows.saturating_mul(columns) || !weights.len().is_multiple_of(2) {
-        return Err(Error::invalid(format!(
-            "{} bytes are not {rows} x {columns} bf16 weights",
-            weights.len()
-        )));
-    }
-    let words = weights.as_chunks::<2>().0;
-    let exponent = |word: &[u8; 2]| word[1] << 1 | word[0] >> 7;
-    let mut counts = [0u64; 256];
-    words.iter().for_each(|word| counts[usize::from(exponent(word))] += 1);
-    // The fifteen neighbouring exponents that hold most weights.
-    let held = |first: &u8| counts[usize::from(*first)..usize::from(*first) + 15].iter().sum::<u64>();
-    let first = (0..=241u8).max_by_key(held).unwrap_or(0);
-    let (mut symbols, mut low) = (Vec::with_capacity(words.len()), Vec::with_capacity(words.len()));
-    let mut escapes = Vec::new();
-    for (at, word) in words.iter().enumerate() {
-        let symbol = exponent(word).wrapping_sub(first);
-        if symbol < ESCAPE_SYMBOL {
-            symbols.push(symbol);
-            low.push(word[1] & 0x80 | word[0] & 0x7f);
-        } else {
-            symbols.push(ESCAPE_SYMBOL);
-            low.push(0);
-            let value = f32::from_bits(u32::from(u16::from_le_bytes(*word)) << 16);
-            escapes.push(Escape { row: at / columns, column: at % columns, value });
-        }
-    }
-    if escapes.len() > words.len() / 2 {
-        return Err(Error::invalid(format!("exponents of `{name}` are spread too wide")));
-    }
-    let plan = MatrixPlan {
-        layout: Layout::Bf16,
-        bits: 12,
-        group_size: 0,
-        scale_dtype: None,
-        size: (rows, columns),
-        rows_per_block: None,
-        escapes: &escapes,
-        coding,
-        side_sum: SideSum::of(&[first], &[]),
-    };
-    let mut parts = planes_parts(name, &plan, 8, symbols, &low)?;
-    let levels =
-        NewPart { name: format!("{name}{LEVELS}"), dtype: Dtype::I8, shape: vec![1], bytes: vec![first] };
-    parts.push(levels);
-    Ok(parts)
 }

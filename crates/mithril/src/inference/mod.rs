@@ -14,6 +14,7 @@
 
 mod embedding;
 mod linear;
+mod parts;
 
 pub use embedding::EntropyCodedEmbedding;
 pub use linear::{EntropyCodedLinear, WeightClass};

@@ -78,7 +78,7 @@ pub struct MatrixPlan<'a> {
 /// The tensors of a matrix of codes, one byte each, without padding.
 ///
 /// # Errors
-/// When the matrix is empty or too large.
+/// When the matrix is empty or too large, or a block has more than 65535 escapes.
 ///
 /// # Panics
 /// When there is not a code for every place, or one has more bits.
@@ -113,6 +113,12 @@ pub(crate) fn planes_parts(
             row[..columns].copy_from_slice(low);
             low_bits::pack(n_low, &row, plane);
         }
+    }
+    // The format counts the escapes of a block in 16 bits.
+    let block_of = |escape: &Escape| escape.row / shape.rows_per_block();
+    let mut blocks = plan.escapes.chunk_by(|a, b| block_of(a) == block_of(b));
+    if blocks.any(|own| own.len() > usize::from(u16::MAX)) {
+        return Err(Error::invalid(format!("too many weights of `{name}` have no code")));
     }
     let symbols = pad(symbols, columns, padded);
     let mut encoded = encode(&shape, &symbols, &low_plane, plan.escapes, plan.coding);

@@ -110,3 +110,32 @@ fn several_vectors_biases_and_embeddings_agree_with_single_products() {
     assert!(layer.forward(&x[..columns - 1], &mut out[..rows], 1).is_err());
     assert!(layer.forward_int8(&x[..columns], &mut out[..rows], 1).is_err());
 }
+
+#[test]
+fn layers_come_back_from_their_parts_and_give_their_weights_back() {
+    for (rows, columns) in SHAPES {
+        let weights = weights(rows, columns);
+        for class in [WeightClass::Fixed12, WeightClass::EntropyCoded] {
+            let layer = EntropyCodedLinear::from_bf16("layer", &weights, rows, columns, class).unwrap();
+            let parts = layer.to_parts();
+            let again = EntropyCodedLinear::from_parts("layer", parts.clone()).unwrap();
+            assert_eq!(again.to_parts(), parts);
+            let mut decoded = vec![0; weights.len()];
+            again.decode_bf16(&mut decoded, 2).unwrap();
+            assert_eq!(decoded, weights, "{class:?}, {rows} x {columns}");
+            assert!(again.decode_bf16(&mut decoded[1..], 1).is_err());
+        }
+    }
+}
+
+#[test]
+fn more_escapes_than_a_block_can_count_are_refused() {
+    // Of a row of 2^17 weights nearly half have exponents far away: more than 65535, and not more than half.
+    let columns = (1 << 17) + 2;
+    let one = |at: usize| if at < columns / 2 { 1e20f32 } else { 1.0 };
+    let weights: Vec<u8> =
+        (0..columns).flat_map(|at| ((one(at).to_bits() >> 16) as u16).to_le_bytes()).collect();
+    let error =
+        EntropyCodedLinear::from_bf16("wide", &weights, 1, columns, WeightClass::Fixed12).unwrap_err();
+    assert!(error.to_string().contains("wide"), "{error}");
+}

@@ -1,0 +1,128 @@
+"""Whole models: their layers replaced by coded ones, saved and loaded."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from torch import nn
+
+from mithril._types import Path
+from mithril.torch._modules import (
+    PARTS,
+    Arithmetic,
+    EntropyCodedEmbedding,
+    EntropyCodedLinear,
+    Kind,
+    _Coded,
+    matrix_of,
+    matrix_of_weight,
+)
+
+
+def compress_module(
+    model: nn.Module, kind: Kind = "entropy", *, arithmetic: Arithmetic = "torch", threads: int = 0
+) -> nn.Module:
+    """Replaces every `nn.Linear` and `nn.Embedding` below a module by one whose weights stay coded; returns the module.
+
+    `kind` is `entropy`, the smallest (about 10.7 bits per weight), or `fixed12` (12 bits, quicker to decode). Layers
+    that share a weight share its codes. Weights that are not bf16 to the last bit stay as they are, as do layers that
+    are subclasses of the two and embeddings with `max_norm`, which change their own weights.
+    """
+    coded: dict[int, Any] = {}
+
+    def replacement(module: nn.Module) -> nn.Module | None:
+        weight = module.weight
+        if not isinstance(weight, torch.Tensor) or weight.dim() != 2 or weight.numel() == 0:
+            return None
+        if id(weight) not in coded:
+            try:
+                coded[id(weight)] = matrix_of_weight(weight, kind)
+            except ValueError:
+                coded[id(weight)] = None
+        return _replace(module, coded[id(weight)], weight.dtype, arithmetic, threads)
+
+    _walk(model, lambda _, module: replacement(module))
+    return model
+
+
+def load_module(
+    model: nn.Module,
+    source: Path | Mapping[str, torch.Tensor],
+    *,
+    arithmetic: Arithmetic = "torch",
+    threads: int = 0,
+) -> nn.Module:
+    """Fills a model from coded weights: a file of `save_module`, a model that `mithril quantize` made, or a state.
+
+    Layers whose weights are coded there are replaced; everything else is loaded as usual. The model may be on the
+    device `meta`: what is coded is never decoded for loading.
+    """
+    state = dict(source) if isinstance(source, Mapping) else _load_file(source)
+
+    def replacement(name: str, module: nn.Module) -> nn.Module | None:
+        parts = {part: state[f"{name}.{part}"] for part in PARTS if f"{name}.{part}" in state}
+        if PARTS[0] not in parts:
+            return None
+        weight = module.weight
+        assert isinstance(weight, torch.Tensor)
+        return _replace(module, matrix_of(parts), weight.dtype, arithmetic, threads)
+
+    _walk(model, replacement)
+    on_meta = any(tensor.is_meta for tensor in model.parameters())
+    model.load_state_dict(state, assign=on_meta)
+    return model
+
+
+def save_module(model: nn.Module, path: Path) -> None:
+    """Writes the state of a model with coded layers to a safetensors file, in the layout of entropy-coded models."""
+    from safetensors.torch import save_file
+
+    kinds = sorted({module.matrix.kind for module in model.modules() if isinstance(module, _Coded)})
+    if not kinds:
+        raise ValueError("the model has no coded layers: call `compress_module` first")
+    description = {"type": "entropy_coded", "version": 1, "n_streams": 32, "bits": 12, "group_size": 0, "mode": "bf16"}
+    metadata = {
+        "format": "pt",
+        "quantization": json.dumps(description),
+        "ecq": json.dumps({"version": 1, "source": None}),
+    }
+    save_file(model.state_dict(), path, metadata)
+
+
+def resident_bytes(model: nn.Module) -> int:
+    """Bytes that a model keeps in memory: coded weights, parameters and buffers; those that are shared, once."""
+    coded = {id(module.matrix): module.matrix for module in model.modules() if isinstance(module, _Coded)}
+    plain = {tensor.data_ptr(): tensor for tensor in [*model.parameters(), *model.buffers()]}
+    n_plain: int = sum(tensor.numel() * tensor.element_size() for tensor in plain.values())
+    return n_plain + sum(matrix.resident_bytes for matrix in coded.values())
+
+
+def _replace(module: nn.Module, matrix: Any, dtype: torch.dtype, arithmetic: Arithmetic, threads: int) -> nn.Module | None:
+    if matrix is None:
+        return None
+    if isinstance(module, nn.Linear):
+        return EntropyCodedLinear(matrix, module.bias, dtype=dtype, arithmetic=arithmetic, threads=threads)
+    assert isinstance(module, nn.Embedding)
+    return EntropyCodedEmbedding(matrix, dtype=dtype, padding_idx=module.padding_idx, threads=threads)
+
+
+def _walk(model: nn.Module, replacement: Any) -> None:
+    """Replaces plain layers by what `replacement(name, layer)` gives, where it gives something."""
+    for name, parent in list(model.named_modules(remove_duplicate=False)):
+        for child_name, child in list(parent.named_children()):
+            plain_embedding = type(child) is nn.Embedding and child.max_norm is None
+            if type(child) is nn.Linear or plain_embedding:
+                full_name = f"{name}.{child_name}" if name else child_name
+                new = replacement(full_name, child)
+                if new is not None:
+                    setattr(parent, child_name, new)
+
+
+def _load_file(path: Path) -> dict[str, torch.Tensor]:
+    from safetensors.torch import load_file
+
+    state: dict[str, torch.Tensor] = load_file(path)
+    return state

@@ -1,0 +1,155 @@
+//! Matrices whose weights stay coded in memory.
+
+use crate::buffer::{Buffer, Output};
+use crate::error::to_python;
+use crate::options::threads;
+use crate::work;
+use mithril::Dtype;
+use mithril::convert::ecq::NewPart;
+use mithril::inference::{EntropyCodedLinear, WeightClass};
+use pyo3::exceptions::PyValueError;
+use pyo3::prelude::*;
+use pyo3::types::{PyBytes, PyTuple};
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+/// What names of parts start with here; in a file it is the name of the matrix.
+const NAME: &str = "weight";
+
+/// A tensor of a matrix: its name, number type, dimensions and bytes.
+type Part<'py> = (String, &'static str, Bound<'py, PyTuple>, Bound<'py, PyBytes>);
+
+/// A matrix whose weights stay coded.
+#[pyclass(module = "mithril._mithril", frozen)]
+pub(crate) struct CodedMatrix(Arc<EntropyCodedLinear>);
+
+#[pymethods]
+impl CodedMatrix {
+    /// Codes bf16 weights without loss: `fixed12` or `entropy`.
+    #[staticmethod]
+    #[pyo3(signature = (weights, rows, columns, kind, /))]
+    fn from_bf16(
+        py: Python<'_>,
+        weights: &Bound<'_, PyAny>,
+        rows: usize,
+        columns: usize,
+        kind: &str,
+    ) -> PyResult<Self> {
+        let class = match kind {
+            "fixed12" => WeightClass::Fixed12,
+            "entropy" => WeightClass::EntropyCoded,
+            _ => return Err(PyValueError::new_err(format!("`{kind}` is neither `fixed12` nor `entropy`"))),
+        };
+        let weights = Buffer::read(weights)?;
+        let len = weights.bytes().len();
+        let (_, matrix) = work::run(py, len, weights, move |weights| {
+            EntropyCodedLinear::from_bf16(NAME, weights.bytes(), rows, columns, class)
+        })?;
+        Ok(Self(Arc::new(matrix.map_err(to_python)?)))
+    }
+
+    /// Takes the tensors of a matrix, by their names without that of the matrix, and checks all of them.
+    #[staticmethod]
+    #[pyo3(signature = (parts, /))]
+    fn from_parts(py: Python<'_>, parts: BTreeMap<String, Bound<'_, PyAny>>) -> PyResult<Self> {
+        let mut taken = Vec::new();
+        for (name, data) in &parts {
+            let bytes = Buffer::read(data)?.bytes().to_vec();
+            let shape = vec![bytes.len() as u64];
+            taken.push(NewPart { name: format!("{NAME}.{name}"), dtype: Dtype::U8, shape, bytes });
+        }
+        let matrix = py.detach(|| EntropyCodedLinear::from_parts(NAME, taken));
+        Ok(Self(Arc::new(matrix.map_err(to_python)?)))
+    }
+
+    /// The tensors of the matrix, as `from_parts` takes them.
+    fn parts<'py>(&self, py: Python<'py>) -> PyResult<Vec<Part<'py>>> {
+        let named = |part: NewPart| {
+            let name = part.name.get(NAME.len() + 1..).unwrap_or_default().to_owned();
+            Ok((name, part.dtype.name(), PyTuple::new(py, &part.shape)?, PyBytes::new(py, &part.bytes)))
+        };
+        self.0.to_parts().into_iter().map(named).collect()
+    }
+
+    /// Outputs.
+    #[getter]
+    fn rows(&self) -> usize {
+        self.0.rows()
+    }
+
+    /// Inputs.
+    #[getter]
+    fn columns(&self) -> usize {
+        self.0.columns()
+    }
+
+    /// `fixed12`, `entropy` or `levels`.
+    #[getter]
+    fn kind(&self) -> &'static str {
+        match self.0.class() {
+            WeightClass::Fixed12 => "fixed12",
+            WeightClass::Levels => "levels",
+            _ => "entropy",
+        }
+    }
+
+    /// Bytes that its weights take in memory.
+    #[getter]
+    fn resident_bytes(&self) -> usize {
+        self.0.resident_len()
+    }
+
+    /// Products with each of some vectors of singles, one behind the other, into as many singles as there are outputs.
+    #[pyo3(signature = (x, out, threads, /))]
+    fn multiply(
+        &self,
+        py: Python<'_>,
+        x: &Bound<'_, PyAny>,
+        out: &Bound<'_, PyAny>,
+        threads: i64,
+    ) -> PyResult<()> {
+        let x = Buffer::read(x)?;
+        let out = Output::new(out, &[&x])?;
+        let (matrix, threads) = (self.0.clone(), self::threads(threads)?);
+        let (_, result) = work::run(py, 0, (x, out), move |(x, out)| {
+            let x: Vec<f32> =
+                x.bytes().as_chunks().0.iter().map(|bytes| f32::from_le_bytes(*bytes)).collect();
+            let out = out.bytes_mut().as_chunks_mut::<4>().0;
+            let mut products = vec![0.0; out.len()];
+            matrix.forward(&x, &mut products, threads)?;
+            out.iter_mut().zip(products).for_each(|(out, product)| *out = product.to_le_bytes());
+            Ok(())
+        })?;
+        result.map_err(to_python)
+    }
+
+    /// All weights: bf16 ones as they were.
+    #[pyo3(signature = (out, threads, /))]
+    fn decode_bf16(&self, py: Python<'_>, out: &Bound<'_, PyAny>, threads: i64) -> PyResult<()> {
+        let mut out = Output::new(out, &[])?;
+        let len = out.bytes_mut().len();
+        let (matrix, threads) = (self.0.clone(), self::threads(threads)?);
+        let (_, result) = work::run(py, len, out, move |out| matrix.decode_bf16(out.bytes_mut(), threads))?;
+        result.map_err(to_python)
+    }
+
+    /// Some rows, as singles.
+    #[pyo3(signature = (start, end, out, /))]
+    fn decode_rows(&self, py: Python<'_>, start: usize, end: usize, out: &Bound<'_, PyAny>) -> PyResult<()> {
+        let out = Output::new(out, &[])?;
+        let matrix = self.0.clone();
+        let (_, result) = work::run(py, 0, out, move |out| {
+            let rows = matrix.decode_rows(start..end)?;
+            let out = out.bytes_mut().as_chunks_mut::<4>().0;
+            if out.len() != rows.len() {
+                return Ok(false);
+            }
+            out.iter_mut().zip(rows).for_each(|(out, weight)| *out = weight.to_le_bytes());
+            Ok(true)
+        })?;
+        match result.map_err(to_python)? {
+            true => Ok(()),
+            false => Err(PyValueError::new_err("`out` has not a single for every weight of the rows")),
+        }
+    }
+}

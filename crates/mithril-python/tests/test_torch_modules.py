@@ -1,0 +1,141 @@
+"""Layers of PyTorch whose weights stay coded: outputs of the plain model, bit for bit."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import nn
+
+import mithril
+from mithril.torch import (
+    EntropyCodedEmbedding,
+    EntropyCodedLinear,
+    compress_module,
+    load_module,
+    resident_bytes,
+    save_module,
+)
+
+
+class Small(nn.Module):
+    """An embedding, two layers, and an output that shares the embedding's weights."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.embedding = nn.Embedding(500, 128, dtype=torch.bfloat16)
+        self.first = nn.Linear(128, 192, dtype=torch.bfloat16)
+        self.second = nn.Linear(192, 128, bias=False, dtype=torch.bfloat16)
+        self.norm = nn.LayerNorm(128, dtype=torch.bfloat16)
+        self.output = nn.Linear(128, 500, bias=False, dtype=torch.bfloat16)
+        self.output.weight = self.embedding.weight
+
+    def forward(self, numbers: torch.Tensor) -> torch.Tensor:
+        x = self.embedding(numbers)
+        return self.output(self.norm(self.second(torch.relu(self.first(x)))))
+
+
+def small(seed: int = 1) -> Small:
+    torch.manual_seed(seed)
+    model = Small()
+    with torch.no_grad():
+        # Weights as training leaves them: small, with a few far outside.
+        for weight in (model.embedding.weight, model.first.weight, model.second.weight):
+            weight.copy_(torch.randn(weight.shape) * 0.03)
+            weight[0, :3] = torch.tensor([1e30, -1e-30, 0.0])
+    return model
+
+
+NUMBERS = torch.tensor([[3, 499, 0], [17, 3, 250]])
+
+
+def bits(model: nn.Module) -> torch.Tensor:
+    """Outputs as whole numbers: some are NaN, which equals nothing."""
+    with torch.no_grad():
+        return model(NUMBERS).view(torch.int16)
+
+
+@pytest.mark.parametrize("kind", ["entropy", "fixed12"])
+def test_outputs_are_those_of_the_plain_model(kind: str) -> None:
+    plain = small()
+    before = resident_bytes(plain)
+    coded = compress_module(small(), kind)
+    assert isinstance(coded.first, EntropyCodedLinear) and isinstance(coded.embedding, EntropyCodedEmbedding)
+    assert coded.output.matrix is coded.embedding.matrix, "layers that share a weight share its codes"
+    assert torch.equal(bits(coded), bits(plain))
+    assert resident_bytes(coded) < 0.85 * before
+
+
+@pytest.mark.parametrize("kind", ["entropy", "fixed12"])
+def test_fused_products_differ_by_rounding_only(kind: str) -> None:
+    torch.manual_seed(2)
+    linear = nn.Linear(320, 130, dtype=torch.bfloat16)
+    coded = EntropyCodedLinear.from_linear(linear, kind, arithmetic="fused")
+    assert torch.equal(coded.decode(fresh=True), linear.weight)
+    x = torch.randn(320)
+    exact = linear.weight.double() @ x.double() + linear.bias.double()
+    error = (coded(x).double() - exact).abs().max()
+    assert error < 1e-5 * exact.abs().max(), error
+    # More than one vector goes through torch.
+    batch = torch.randn(4, 320, dtype=torch.bfloat16)
+    assert torch.equal(coded(batch), linear(batch))
+
+
+@pytest.mark.parametrize("kind", ["entropy", "fixed12"])
+def test_states_round_trip(kind: str, tmp_path) -> None:
+    coded = compress_module(small(3), kind)
+    other = compress_module(small(4), kind)
+    other.load_state_dict(coded.state_dict())
+    save_module(coded, tmp_path / "model.safetensors")
+    with torch.device("meta"):
+        empty = Small()
+    loaded = load_module(empty, tmp_path / "model.safetensors")
+    assert torch.equal(bits(other), bits(coded)) and torch.equal(bits(loaded), bits(coded))
+
+
+def test_gradients_reach_the_inputs() -> None:
+    torch.manual_seed(5)
+    linear = nn.Linear(64, 32, dtype=torch.bfloat16)
+    coded = EntropyCodedLinear.from_linear(linear)
+    second = EntropyCodedLinear.from_linear(nn.Linear(32, 64, dtype=torch.bfloat16))
+    gradients = []
+    for layer in (linear, coded):
+        x = torch.ones(3, 64, dtype=torch.bfloat16, requires_grad=True)
+        second(layer(x)).sum().backward()
+        gradients.append(x.grad)
+    assert torch.equal(*gradients)
+
+
+def test_what_cannot_be_coded_stays_or_is_refused() -> None:
+    single = nn.Linear(64, 32)
+    assert compress_module(nn.Sequential(single))[0] is single
+    with pytest.raises(ValueError, match="rounded"):
+        EntropyCodedLinear.from_linear(single)
+    exact = nn.Linear(64, 32)
+    with torch.no_grad():
+        exact.weight.copy_(exact.weight.bfloat16())
+    x = torch.randn(2, 64)
+    assert torch.equal(EntropyCodedLinear.from_linear(exact)(x), exact(x))
+    with pytest.raises(ValueError, match="arithmetic"):
+        EntropyCodedLinear.from_linear(exact, arithmetic="other")
+    with pytest.raises(ValueError, match="fixed12"):
+        EntropyCodedLinear.from_linear(exact, "other")
+    with pytest.raises(ValueError, match="no coded layers"):
+        save_module(nn.Sequential(single), "never.safetensors")
+    with pytest.raises(IndexError, match="no row"):
+        EntropyCodedEmbedding.from_embedding(nn.Embedding(4, 8, dtype=torch.bfloat16))(torch.tensor([4]))
+
+
+def test_damaged_and_wrong_states_are_refused() -> None:
+    coded = EntropyCodedLinear.from_linear(nn.Linear(64, 32, dtype=torch.bfloat16))
+    state = coded.state_dict()
+    damaged = {name: part.clone() for name, part in state.items()}
+    damaged["low_bits"][5, 7] ^= 1
+    with pytest.raises(RuntimeError, match=r"damaged|checksum"):
+        coded.load_state_dict(damaged)
+    other = EntropyCodedLinear.from_linear(nn.Linear(96, 32, dtype=torch.bfloat16))
+    with pytest.raises(RuntimeError, match="32 x 64"):
+        other.load_state_dict(state)
+    with pytest.raises(RuntimeError, match="compressed"):
+        coded.load_state_dict({name: part for name, part in state.items() if name != "compressed"})
+    with pytest.raises(mithril.MithrilError):
+        mithril._mithril.CodedMatrix.from_parts({"compressed": b"MECQ"})
