@@ -103,6 +103,35 @@ stream_memory() {
     [ "$peak" -le 131072 ]
 }
 
+# Workers of a checkpoint store are killed, told to end and raced; then 512 MiB go through one in bounded memory.
+store_faults() {
+    local worker=$target/release/examples/store_worker report kb
+    cargo build --quiet --release --package mithril --features cloud --example store_worker
+    python3 tools/store_faults.py "$worker"
+    rm -rf "$target/store-memory"
+    report=$("$worker" memory "$target/store-memory" 512)
+    rm -rf "$target/store-memory"
+    echo "$report"
+    for kb in $(grep -o '[0-9]* kB' <<<"$report" | cut -d' ' -f1); do
+        [ "$kb" -le 524288 ]
+    done
+}
+
+# The same suite for S3, Azure and HTTP, against servers on this machine.
+object_stores() {
+    if ! command -v npm >/dev/null && command -v apt-get >/dev/null; then
+        install_packages npm
+    fi
+    if ! command -v npm >/dev/null; then
+        not_run="${not_run:+$not_run; }object stores, because there is no npm"
+        [ "${CI:-}" != true ]
+        return
+    fi
+    cargo build --quiet --release --package mithril --features cloud --example store_worker \
+        --example storage_conformance
+    python3 tools/object_stores.py "$target/release/examples" --servers "$target/object-stores"
+}
+
 fuzz() {
     local why
     if [ "${MITHRIL_SKIP_FUZZ:-}" = 1 ]; then
@@ -176,5 +205,7 @@ step "ranks of DeepSpeed killed while they save, 15 times" "$target/venv-python/
     --kills 15
 step "killed at work, 30 times" python3 tools/kill_loop.py "$target/release/mithril" assets/minilm-demo.safetensors \
     --kills 30
+step "checkpoint stores under faults" store_faults
+step "object stores" object_stores
 step "DFloat11 against the official package" python3 tools/df11_oracle.py --venv "$target/venv-df11" \
     --mithril "$target/release/mithril" --pieces-of assets/minilm-demo.safetensors

@@ -16,6 +16,7 @@ mod models;
 mod pack;
 mod pair;
 mod repair;
+mod store;
 mod usage;
 mod verify;
 

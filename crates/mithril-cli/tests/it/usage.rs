@@ -16,6 +16,7 @@ fn every_verb_has_help_with_examples() {
         "diff",
         "estimate",
         "repair",
+        "store",
         "completions",
         "man",
         "convert",

@@ -1,0 +1,113 @@
+//! `mithril store`: a run from its first checkpoint to its report.
+
+use crate::{Directory, base_and_tuned, check_done, check_refused, json, run, text};
+
+#[test]
+fn a_run_is_saved_listed_restored_and_cleaned_up() {
+    let directory = Directory::new("store-run");
+    let (base, tuned) = base_and_tuned(&directory);
+    let store = directory.path("store");
+    let on_store = |arguments: &[&str]| run(&[&["store", &store], arguments].concat());
+
+    let saved = json(&on_store(&["save", "step_1", &base, "--json"]));
+    assert_eq!((saved["step"].as_u64(), saved["kinds"]["full"]["n"].as_u64()), (Some(1), Some(2)));
+    let saved = json(&on_store(&["save", "step_2", &tuned, "--previous", "latest", "--json"]));
+    assert_eq!(saved["base"], "step_1");
+    assert_eq!(saved["kinds"]["copy"]["n"], 1);
+    assert_eq!(saved["kinds"]["delta"]["n"], 1);
+    check_refused(&on_store(&["save", "step_2", &tuned]), 1, "`step_2` exists already");
+    check_refused(
+        &on_store(&["save", "step_3", &tuned, "--previous", "step_9"]),
+        1,
+        "no checkpoint `step_9`",
+    );
+    check_refused(&on_store(&["save", "../x", &tuned]), 2, "no safe name");
+
+    let listed = json(&on_store(&["list", "--json"]));
+    assert_eq!(listed["checkpoints"].as_array().unwrap().len(), 2);
+    let output = on_store(&["list"]);
+    assert!(check_done(&output).contains("step_2  step_1"), "{}", text(&output.stdout));
+    let output = on_store(&["log"]);
+    let log = check_done(&output);
+    assert!(log.find("step_2").unwrap() < log.rfind("step_1").unwrap());
+    let output = on_store(&["show", "step_2"]);
+    let shown = check_done(&output);
+    assert!(
+        shown.contains("layer.0.matrix") && shown.contains("delta") && shown.contains("needs"),
+        "{shown}"
+    );
+    let diff = json(&on_store(&["diff", "step_1", "step_2", "--json"]));
+    assert_eq!((&diff["n_equal"], &diff["tensors"][0]["difference"]), (&1.into(), &"changed".into()));
+
+    let restored = directory.path("restored.safetensors");
+    check_done(&on_store(&["load", "latest", "-o", &restored]));
+    assert_eq!(directory.read("restored.safetensors"), directory.read("tuned.safetensors"));
+    check_refused(&on_store(&["load", "step_1", "-o", &restored]), 2, "exists already");
+    let exported = directory.path("exported.safetensors");
+    check_done(&on_store(&["export", "step_2", "--to", "safetensors", "-o", &exported]));
+    check_done(&run(&["compare", &exported, &tuned]));
+    let bias = directory.path("bias.npy");
+    check_done(&on_store(&["extract", "step_2", "layer.0.bias", "-o", &bias]));
+    assert_eq!(directory.read("bias.npy").len(), 128 + 512 * 4);
+    check_refused(&on_store(&["extract", "step_2", "nothing", "-o", "-"]), 1, "has no tensor `nothing`");
+
+    check_done(&on_store(&["verify", "--deep"]));
+    check_done(&on_store(&["delete", "step_1"]));
+    check_done(&on_store(&["verify", "--deep"]));
+    let rebased = json(&on_store(&["rebase", "step_2", "--json"]));
+    assert_eq!((&rebased["depth"], &rebased["base"]), (&0.into(), &serde_json::Value::Null));
+    assert_eq!(json(&on_store(&["gc", "--min-age", "0", "--json"]))["removed_len"], 0);
+    let stats = json(&on_store(&["stats", "--json"]));
+    assert_eq!((&stats["n_checkpoints"], &stats["n_objects"]), (&1.into(), &1.into()));
+    let page = directory.path("run.html");
+    check_done(&on_store(&["stats", "--html", &page]));
+    assert!(text(&directory.read("run.html")).contains("\"n_checkpoints\":1"));
+}
+
+#[test]
+fn several_files_and_retention() {
+    let directory = Directory::new("store-files");
+    let (base, tuned) = base_and_tuned(&directory);
+    let store = directory.path("store");
+    for step in 0..5 {
+        let key = format!("step_{step}");
+        let mut arguments =
+            vec!["store", &store, "save", &key, &base, &tuned, "--keep-last", "2", "--keep", "step_0"];
+        if step > 0 {
+            arguments.extend(["--previous", "latest"]);
+        }
+        check_done(&run(&arguments));
+    }
+    let listed = json(&run(&["store", &store, "list", "--json"]));
+    let keys: Vec<_> = listed["checkpoints"].as_array().unwrap().iter().map(|found| &found["key"]).collect();
+    assert_eq!(keys, ["step_0", "step_3", "step_4"]);
+    let out = directory.path("out");
+    check_done(&run(&["store", &store, "load", "step_4", "-o", &out]));
+    for name in ["base.safetensors", "tuned.safetensors"] {
+        assert_eq!(directory.read(&format!("out/{name}")), directory.read(name));
+    }
+}
+
+#[test]
+fn damage_is_named_and_the_exit_code_says_so() {
+    let directory = Directory::new("store-damage");
+    let (base, _) = base_and_tuned(&directory);
+    let store = directory.path("store");
+    check_done(&run(&["store", &store, "save", "step_1", &base]));
+    let data = std::fs::read_dir(directory.path("store/data")).unwrap().next().unwrap().unwrap().path();
+    let mut bytes = std::fs::read(&data).unwrap();
+    let middle = bytes.len() / 2;
+    bytes[middle] ^= 4;
+    std::fs::write(&data, bytes).unwrap();
+    let output = run(&["store", &store, "verify", "--json"]);
+    assert_eq!(output.status.code(), Some(1));
+    assert!(json(&output)["damaged"][0]["problems"][0].as_str().unwrap().contains("layer.0.matrix"));
+    check_refused(
+        &run(&["store", &store, "load", "step_1", "-o", &directory.path("x")]),
+        1,
+        "layer.0.matrix",
+    );
+    assert!(!directory.names().contains(&"x".to_owned()), "nothing is written");
+    check_refused(&run(&["store", "ftp://x", "list"]), 2, "ftp");
+    check_refused(&run(&["store", &directory.path("empty"), "show", "latest"]), 1, "there is no checkpoint");
+}
