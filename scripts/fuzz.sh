@@ -6,7 +6,7 @@ set -eu
 cd "$(dirname "$0")/.."
 seconds=${1:-10}
 [ $# -gt 0 ] && shift
-[ $# -gt 0 ] || set -- decode_frame round_trip huffman_decode rans_decode against_scalar read_container read_safetensors read_pt read_gguf df11_decode apply_delta dictionary_load ecq_decode gguf_blocks
+[ $# -gt 0 ] || set -- decode_frame round_trip huffman_decode rans_decode against_scalar read_container read_safetensors read_pt read_gguf df11_decode apply_delta dictionary_load ecq_decode gguf_blocks read_manifest
 command -v cargo-fuzz >/dev/null || cargo install cargo-fuzz --version 0.13.2 --locked
 toolchain=nightly
 rustup toolchain list | grep -q '^nightly' || rustup toolchain install nightly --profile minimal

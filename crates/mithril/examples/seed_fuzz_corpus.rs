@@ -75,6 +75,10 @@ fn main() -> io::Result<()> {
     }
     let odd = std::fs::read(golden.join("v0_1_0_safetensors_odd.mckp"))?;
     write("read_container", "safetensors_odd", &[&[1], &odd])?;
+    // Manifests of the golden store, as they are and with digests to be mended.
+    let manifest = std::fs::read(golden.join("stores/v0_1_0/manifests/step_2.json"))?;
+    write("read_manifest", "delta", &[&[0], &manifest])?;
+    write("read_manifest", "mended_delta", &[&[1], &manifest])?;
     for content in ["few", "sparse", "repeats", "narrow", "constant"] {
         let data = pattern(content, Dtype::F32, 600, 3);
         write("round_trip", content, &[&[Dtype::F32.id(), 1], &data])?;

@@ -7,7 +7,7 @@
 //! store_worker work STORE SEED      # saves, deletes, gc, rebase, until killed
 //! store_worker background STORE     # saves in the background; SIGTERM flushes with a deadline of 2 s
 //! store_worker race STORE WRITER N  # tries to save N keys that others save, too
-//! store_worker faulty STORE SEED N  # saves N steps through a network that fails
+//! store_worker faulty STORE FIRST N # saves N steps, from FIRST on, through a network that fails
 //! store_worker check STORE          # reads what workers said from stdin, and compares
 //! store_worker memory STORE MIB     # peak memory of a save, a delta and a load beyond the tensors
 //! ```
@@ -35,7 +35,7 @@ fn main() -> Outcome {
         "work" => work(&open(url)?, number(2)),
         "background" => background(&open(url)?),
         "race" => race(&open(url)?, number(2), number(3)),
-        "faulty" => faulty(&open(url)?, number(3)),
+        "faulty" => faulty(&open(url)?, number(2), number(3)),
         "check" => check(&open(url)?),
         "memory" => memory(&open(url)?, number(2)),
         other => Err(format!("unknown mode {other}").into()),
@@ -47,6 +47,9 @@ fn open(url: &str) -> Result<CheckpointCompressor, Box<dyn Error>> {
     let options = StorageOptions::default().with_retries(4, Duration::from_secs(10));
     Ok(CheckpointCompressor::new(CompressorConfig::default(), mithril::storage::open_with(url, &options)?))
 }
+
+/// States from this step on have 24 MiB that do not shrink: object stores take them in parts.
+const LARGE: u64 = 1_000_000;
 
 struct Random(u64);
 
@@ -78,6 +81,11 @@ fn state(step: u64, writer: u64) -> Checkpoint {
         let bytes: Vec<u8> = values.iter().flat_map(|value| value.to_le_bytes()).collect();
         checkpoint =
             checkpoint.with_tensor(format!("layer.{layer}"), TensorData::new(bytes, [60_000], Dtype::F32));
+    }
+    if step >= LARGE {
+        let mut random = Random::new(step);
+        let bytes: Vec<u8> = (0..3 << 20).flat_map(|_| random.next().to_le_bytes()).collect();
+        checkpoint = checkpoint.with_tensor("large", TensorData::new(bytes, [24 << 20], Dtype::U8));
     }
     checkpoint.with_tensor("writer", TensorData::new(writer.to_le_bytes().to_vec(), [1], Dtype::U64))
 }
@@ -190,14 +198,14 @@ fn race(store: &CheckpointCompressor, writer: u64, n: u64) -> Outcome {
 }
 
 /// Saves some steps; every save succeeds, or says why not.
-fn faulty(store: &CheckpointCompressor, n: u64) -> Outcome {
+fn faulty(store: &CheckpointCompressor, first: u64, n: u64) -> Outcome {
     let steps = loop {
         match steps(store) {
             Ok(steps) => break steps,
             Err(error) => say(&format!("refused list: {error}")),
         }
     };
-    let first = steps.last().map_or(0, |step| step + 1);
+    let first = steps.last().map_or(first, |step| (step + 1).max(first));
     let mut previous = steps.last().map(|step| format!("step_{step}"));
     for step in first..first + n {
         let key = format!("step_{step}");

@@ -6,6 +6,9 @@ use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+/// Names that are tried for a temporary file when others clean up at the same moment.
+const MAX_TRIES: usize = 100;
+
 /// A file that is being written under a temporary name. Dropped without [`AtomicFile::commit`], it leaves nothing
 /// behind; a process that is killed leaves the temporary file, which the next writer of the same name removes.
 #[derive(Debug)]
@@ -42,11 +45,21 @@ impl AtomicFile {
         let name = path.file_name().ok_or(io::ErrorKind::InvalidInput)?.to_owned();
         // Two writers in one process, as in two processes, need names of their own.
         static NEXT: std::sync::atomic::AtomicU64 = std::sync::atomic::AtomicU64::new(0);
-        let number = NEXT.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
         let process = std::process::id();
-        let temporary = path.with_file_name(format!(".{}.{process}-{number}.tmp", name.to_string_lossy()));
         let mut live = live_temporaries();
-        let file = files.create_new(&temporary)?;
+        let mut n_tries = 0;
+        let (temporary, file) = loop {
+            let number = NEXT.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
+            let temporary =
+                path.with_file_name(format!(".{}.{process}-{number}.tmp", name.to_string_lossy()));
+            match files.create_new(&temporary) {
+                // Somebody who cleaned up was quicker than the lock.
+                Err(error) if error.kind() == io::ErrorKind::Interrupted && n_tries < MAX_TRIES => {
+                    n_tries += 1;
+                }
+                created => break (temporary, created?),
+            }
+        };
         live.push(temporary.clone());
         Ok(Self { file, files, temporary, path, replace, committed: false })
     }
@@ -122,7 +135,7 @@ pub(crate) fn remove_abandoned(files: &dyn Files, directory: &Path, name: Option
     for sibling in listed.iter().filter(|sibling| !sibling.is_directory && is_temporary(&sibling.name, name))
     {
         let path = directory.join(&sibling.name);
-        if files.is_abandoned(&path) && files.remove(&path).is_ok() {
+        if files.remove_abandoned(&path) {
             removed += sibling.len;
         }
     }
@@ -246,5 +259,39 @@ mod tests {
         assert!(first.temporary().exists() && second.temporary().exists());
         drop((first, second));
         assert_eq!(folder.names(), [".model.notes.tmp"]);
+    }
+
+    #[test]
+    fn others_who_clean_up_never_take_a_file_that_is_being_written() {
+        use std::sync::atomic::{AtomicBool, Ordering};
+        let folder = Folder::new("cleaners");
+        let done = AtomicBool::new(false);
+        std::thread::scope(|scope| {
+            for _ in 0..2 {
+                // As another process: without the list of what this one has at work.
+                scope.spawn(|| {
+                    while !done.load(Ordering::Relaxed) {
+                        for listed in Disk.list(&folder.0).unwrap() {
+                            if is_temporary(&listed.name, None) {
+                                Disk.remove_abandoned(&folder.0.join(listed.name));
+                            }
+                        }
+                    }
+                });
+            }
+            for number in 0..1500 {
+                let path = folder.0.join(format!("model{}", number % 7));
+                let mut file = AtomicFile::create_in(Arc::new(Disk), path.clone(), true).unwrap();
+                file.write_all(&[7; 100]).unwrap();
+                assert!(file.temporary().exists(), "taken away in round {number}");
+                // Without the syncs of a commit, which would leave little time for the others.
+                let live = live_temporaries();
+                fs::rename(&file.temporary, &path).unwrap();
+                file.committed = true;
+                forget(live, &file.temporary);
+            }
+            done.store(true, Ordering::Relaxed);
+        });
+        assert_eq!(folder.names().len(), 7);
     }
 }

@@ -4,14 +4,15 @@
 
 use mithril_format::ReadAt;
 use std::fmt;
-use std::fs::{self, File};
+use std::fs::{self, File, TryLockError};
 use std::io::{self, Write};
 use std::path::Path;
 use std::time::SystemTime;
 
 /// The steps that durable files are made of.
 pub(crate) trait Files: fmt::Debug + Send + Sync {
-    /// Makes a file that must not exist, and locks it for as long as it is open, where there are locks.
+    /// Makes a file that must not exist, and locks it for as long as it is open, where there are locks. `Interrupted`
+    /// when somebody who cleans up came in between: then it is gone.
     fn create_new(&self, path: &Path) -> io::Result<Box<dyn NewFile>>;
     /// Opens a file for reading. What is open stays readable when its name is removed.
     fn open(&self, path: &Path) -> io::Result<Box<dyn ReadAt>>;
@@ -29,8 +30,9 @@ pub(crate) trait Files: fmt::Debug + Send + Sync {
     fn exists(&self, path: &Path) -> bool;
     /// What a directory holds.
     fn list(&self, directory: &Path) -> io::Result<Vec<Listed>>;
-    /// Whether the writer of a temporary file is gone: nobody holds its lock.
-    fn is_abandoned(&self, path: &Path) -> bool;
+    /// Removes a temporary file whose writer is gone: nobody holds its lock, and nobody can take it in between. Returns
+    /// whether it is removed.
+    fn remove_abandoned(&self, path: &Path) -> bool;
 }
 
 /// A file that is being written.
@@ -55,8 +57,15 @@ pub(crate) struct Disk;
 impl Files for Disk {
     fn create_new(&self, path: &Path) -> io::Result<Box<dyn NewFile>> {
         let file = File::create_new(path)?;
-        // Some file systems have no locks; their leftovers stay.
-        let _ = file.try_lock();
+        match file.try_lock() {
+            // Another process took it for a leftover before it was locked, and removes it.
+            Err(TryLockError::WouldBlock) => return Err(io::ErrorKind::Interrupted.into()),
+            // Some file systems have no locks; their leftovers stay.
+            Ok(()) | Err(TryLockError::Error(_)) => {}
+        }
+        if !has_name(&file, path) {
+            return Err(io::ErrorKind::Interrupted.into());
+        }
         Ok(Box::new(file))
     }
 
@@ -122,9 +131,23 @@ impl Files for Disk {
         Ok(listed)
     }
 
-    fn is_abandoned(&self, path: &Path) -> bool {
-        File::open(path).is_ok_and(|file| file.try_lock().is_ok())
+    fn remove_abandoned(&self, path: &Path) -> bool {
+        // The lock is held until the name is gone: a writer that has just made this file finds it taken, or its file
+        // without a name, and makes another.
+        File::open(path).is_ok_and(|file| file.try_lock().is_ok() && fs::remove_file(path).is_ok())
     }
+}
+
+/// Whether an open file still has a name.
+#[cfg(unix)]
+fn has_name(file: &File, _: &Path) -> bool {
+    use std::os::unix::fs::MetadataExt;
+    file.metadata().is_ok_and(|metadata| metadata.nlink() > 0)
+}
+
+#[cfg(not(unix))]
+fn has_name(_: &File, path: &Path) -> bool {
+    path.exists()
 }
 
 impl NewFile for File {

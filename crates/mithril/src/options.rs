@@ -47,6 +47,9 @@ pub struct FrameOptions {
     pub effort: Effort,
     /// Level of zstd and quality of brotli, where data with repeats is handed to them. By default the effort decides.
     pub level: Option<i32>,
+    /// Whether numbers are split into their fields, or at least into their bytes. Without, they go to a general compressor
+    /// as they are: larger and slower, for comparisons.
+    pub byte_grouping: bool,
     /// Threads; 0 is one per core. The bytes do not depend on it.
     pub threads: usize,
     /// Whether every block carries a checksum, which readers verify.
@@ -63,6 +66,7 @@ impl Default for FrameOptions {
             shape: None,
             effort: Effort::Fast,
             level: None,
+            byte_grouping: true,
             threads: 0,
             checksum: true,
             max_block_len: None,

@@ -3,7 +3,8 @@
 use super::error::about;
 use super::manifest::{DataObject, StoredTensor};
 use super::{CheckpointError, CompressorConfig, Manifest};
-use crate::container::{Bases, Content, Entry, Model, Reader};
+use crate::container::{Bases, Content, Entry, EntryKind, Model, Reader};
+use crate::pack::ExpectedSize;
 use crate::storage::{StorageBackend, StorageErrorKind};
 use mithril_format::ReadAt;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
@@ -103,17 +104,71 @@ fn check_digest(
     }
 }
 
-/// The tensors that may not be stored as deltas of the previous checkpoint: their chains are long enough. A delta is
-/// expected to cost as much as the one before it.
-pub(super) fn keyframes(previous: &Manifest, config: &CompressorConfig) -> BTreeSet<String> {
-    let is_due = |tensor: &&StoredTensor| {
-        let own_len = if tensor.depth > 0 { tensor.stored_len.max(1) } else { 0 };
-        #[expect(clippy::cast_precision_loss, reason = "a bound, not an exact size")]
-        let too_costly =
-            (tensor.restore_len + own_len) as f64 > config.max_restore_cost * tensor.full_len as f64;
-        tensor.depth >= config.max_chain_depth || (tensor.depth > 0 && too_costly)
-    };
-    previous.tensors.iter().filter(is_due).map(|tensor| tensor.name.clone()).collect()
+/// The tensors whose deltas can only be judged by a sample: nothing is known of earlier ones.
+pub(super) fn without_deltas(previous: &Manifest) -> BTreeSet<&str> {
+    let full = previous.tensors.iter().filter(|tensor| tensor.depth == 0);
+    full.map(|tensor| tensor.name.as_str()).collect()
+}
+
+/// Bytes that the deltas of a new save may take at most, by tensor; none at all for those that must be stored in full.
+/// Chains end at a depth, and a restore of all of the checkpoint stays within its bound: bytes beyond a full restore go
+/// first to those tensors that save most for each of them.
+pub(super) fn max_delta_lens(
+    previous: &Manifest,
+    sizes: &[ExpectedSize],
+    config: &CompressorConfig,
+) -> BTreeMap<String, u64> {
+    let sizes: HashMap<&str, &ExpectedSize> = sizes.iter().map(|size| (size.name.as_str(), size)).collect();
+    let mut limits = BTreeMap::new();
+    let (mut budget, mut needed) = (0.0, 0.0);
+    let mut candidates = Vec::new();
+    for tensor in &previous.tensors {
+        if tensor.depth >= config.max_chain_depth {
+            limits.insert(tensor.name.clone(), 0);
+        }
+        // What follows from another tensor adds nothing to a restore; most likely it does so again.
+        if matches!(tensor.entry_kind(), Some(EntryKind::Ref | EntryKind::Derived)) {
+            continue;
+        }
+        let full = tensor.full_len.max(1);
+        budget += (config.max_restore_cost - 1.0) * full as f64;
+        if tensor.depth >= config.max_chain_depth {
+            continue;
+        }
+        let (alone, against) = match sizes.get(tensor.name.as_str()) {
+            Some(size) => (size.alone, size.against),
+            // As much as those before it, on average.
+            None => {
+                let deltas = tensor.restore_len.saturating_sub(full);
+                (full, deltas / u64::from(tensor.depth).max(1))
+            }
+        };
+        let extra = ((tensor.restore_len + against) as f64 - full as f64).max(1.0);
+        let saved = alone.saturating_sub(against) as f64;
+        candidates.push((saved / extra, extra, tensor));
+    }
+    // By name among equals, so that the same input gives the same choice.
+    candidates.sort_by(|a, b| b.0.total_cmp(&a.0).then_with(|| a.2.name.cmp(&b.2.name)));
+    candidates.retain(|(_, extra, tensor)| {
+        let fits = needed + extra <= budget;
+        if fits {
+            needed += extra;
+        } else {
+            limits.insert(tensor.name.clone(), 0);
+        }
+        fits
+    });
+    // What is left is shared by all, as what they will take is not known exactly.
+    for (_, extra, tensor) in candidates {
+        let most = tensor.full_len as f64 + extra * (budget / needed.max(1.0)) - tensor.restore_len as f64;
+        #[expect(
+            clippy::cast_possible_truncation,
+            clippy::cast_sign_loss,
+            reason = "saturates, which is meant"
+        )]
+        limits.insert(tensor.name.clone(), most as u64);
+    }
+    limits
 }
 
 /// What one container of a new save holds, before its place among the other objects is known.

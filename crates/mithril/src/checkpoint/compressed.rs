@@ -6,7 +6,7 @@ use super::error::about;
 use super::tensors::CheckpointFile;
 use super::{Checkpoint, CheckpointError, TensorData};
 use crate::container::{Bases, Reader};
-use crate::pack::{PackOptions, pack};
+use crate::pack::{expected_sizes, pack};
 use bytes::Bytes;
 
 /// A compressed checkpoint.
@@ -44,16 +44,16 @@ impl CheckpointCompressor {
         let view = checkpoint.view();
         let file = CheckpointFile::new(&view)?;
         let previous = previous.filter(|_| self.config.delta_enabled);
-        let mut options = PackOptions::default().with_effort(self.config.effort).with_digests(true);
+        let mut options = self.config.pack_options();
         options.name = "checkpoint.safetensors".to_owned();
-        options.level = self.config.compression_level;
-        options.threads = self.config.threads;
         options.step = checkpoint.step;
         options.metadata = checkpoint.metadata.clone();
         if let Some(previous) = previous {
             let manifest = self.store.manifest(previous)?;
-            options.keyframes = chain::keyframes(&manifest, &self.config);
             options.bases = Chain::open_as_bases(&*self.store.storage, &manifest)?;
+            let names = chain::without_deltas(&manifest);
+            let sizes = expected_sizes(&file, &names, &options).map_err(about(IN_MEMORY))?;
+            options.max_delta_lens = chain::max_delta_lens(&manifest, &sizes, &self.config);
         }
         let (bytes, _) = pack(&file, Vec::new(), &options, &|_| ()).map_err(about(IN_MEMORY))?;
         Ok(CompressedCheckpoint::new(bytes, previous.map(str::to_owned), checkpoint.raw_len()))

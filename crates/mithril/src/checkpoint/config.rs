@@ -1,6 +1,7 @@
 //! How checkpoints are compressed, chained and kept.
 
 use crate::Effort;
+use crate::pack::PackOptions;
 use std::collections::BTreeSet;
 
 /// How a store compresses, chains and keeps checkpoints.
@@ -9,7 +10,8 @@ use std::collections::BTreeSet;
 pub struct CompressorConfig {
     /// Whether a checkpoint may be stored against the previous one.
     pub delta_enabled: bool,
-    /// Whether numbers are split into their fields. Without, they are compressed as bytes.
+    /// Whether numbers are split into their fields. Without, their bytes, or those that changed, go to a general
+    /// compressor as they are: larger and slower, for comparisons.
     pub byte_grouping: bool,
     /// Level of general compressors, 1 to 22, where data is handed to them.
     pub compression_level: Option<i32>,
@@ -21,7 +23,8 @@ pub struct CompressorConfig {
     pub threads: usize,
     /// Deltas of deltas of deltas: at most so many, then a tensor is stored in full.
     pub max_chain_depth: u32,
-    /// Bytes that restoring a tensor may read, as a multiple of its full frame; above, it is stored in full.
+    /// Bytes that restoring a checkpoint may read, as a multiple of those of its tensors in full; where deltas would take
+    /// it further, those that save least are stored in full.
     pub max_restore_cost: f64,
     /// Which checkpoints are kept.
     pub retention: Retention,
@@ -90,6 +93,15 @@ impl Default for CompressorConfig {
 }
 
 impl CompressorConfig {
+    /// How containers are packed.
+    pub(super) fn pack_options(&self) -> PackOptions {
+        let mut options =
+            PackOptions::default().with_effort(self.effort).with_threads(self.threads).with_digests(true);
+        options.level = self.compression_level;
+        options.byte_grouping = self.byte_grouping;
+        options
+    }
+
     /// Sets whether a checkpoint may be stored against the previous one.
     #[must_use]
     pub fn with_delta(mut self, enabled: bool) -> Self {

@@ -16,6 +16,9 @@ pub(super) const MAX_LEN: u64 = 256 << 20;
 /// Most objects that a checkpoint may be spread over.
 const MAX_OBJECTS: usize = 10_000;
 
+/// What a checkpoint may claim in all, in bytes: sums of lengths stay within their type.
+const MAX_TOTAL: u64 = 1 << 60;
+
 const MAGIC: &str = "mithril checkpoint";
 const SUM_PREFIX: &str = "blake3 ";
 
@@ -180,15 +183,19 @@ impl Manifest {
         (self.step, self.sequence, &self.generation)
     }
 
-    pub(super) fn write(&self) -> Vec<u8> {
+    /// The bytes of its object.
+    pub fn write(&self) -> Vec<u8> {
         let mut bytes = serde_json::to_vec(self).expect("a manifest holds nothing that JSON cannot");
         let sum = Digest::of(&bytes);
         bytes.extend(format!("\n{SUM_PREFIX}{sum}\n").into_bytes());
         bytes
     }
 
-    /// Reads a manifest; checks its sum before its text, and every number in it before it is used.
-    pub(super) fn parse(key: &str, object: &str, bytes: &[u8]) -> Result<Self, CheckpointError> {
+    /// Reads the manifest of a key; checks its sum before its text, and every number in it before it is used.
+    ///
+    /// # Errors
+    /// `InvalidFormat`, `ChecksumMismatch` or `UnsupportedVersion`; `object` is what messages call it.
+    pub fn parse(key: &str, object: &str, bytes: &[u8]) -> Result<Self, CheckpointError> {
         let invalid =
             |reason: String| CheckpointError::InvalidFormat { what: format!("`{object}`: {reason}") };
         let body = bytes.strip_suffix(b"\n").and_then(|bytes| {
@@ -240,6 +247,20 @@ impl Manifest {
             .all(|object| object.object.starts_with("data/") && crate::storage::is_key(&object.object))
         {
             return Err("an object lies outside of the data");
+        }
+        let lens =
+            self.objects.iter().map(|object| object.len).chain(self.tensors.iter().flat_map(|tensor| {
+                [
+                    tensor.raw_len,
+                    tensor.stored_len,
+                    tensor.restore_len,
+                    tensor.full_len,
+                    u64::from(tensor.depth),
+                ]
+            }));
+        let total = lens.chain([self.raw_len]).try_fold(0u64, u64::checked_add);
+        if total.is_none_or(|total| total > MAX_TOTAL) || self.sequence > MAX_TOTAL {
+            return Err("its lengths are impossible");
         }
         let fits = |idx: &usize| *idx < n_objects;
         for tensor in &self.tensors {

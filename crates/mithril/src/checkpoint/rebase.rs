@@ -5,7 +5,7 @@ use super::chain;
 use super::original::OriginalFile;
 use super::save::{Permit, Request, SourceFile, new_generation};
 use super::{CheckpointError, CheckpointMeta, Manifest, key};
-use crate::pack::{PackOptions, writer_name};
+use crate::pack::writer_name;
 use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Instant;
@@ -39,9 +39,7 @@ impl CheckpointCompressor {
                 files: files.collect(),
                 raw_len: before.raw_len,
             };
-            let mut options = PackOptions::default().with_effort(self.config.effort).with_digests(true);
-            options.level = self.config.compression_level;
-            options.threads = self.config.threads;
+            let mut options = self.config.pack_options();
             options.step = Some(before.step);
             let own = self.write_objects(&request, &object_keys, &options, &Permit::default(), &|_| ());
             let own = own.inspect_err(|_| self.remove_objects(&object_keys))?;

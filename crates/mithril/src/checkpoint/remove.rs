@@ -87,7 +87,7 @@ impl CheckpointCompressor {
     pub fn gc(&self, options: &GcOptions) -> Result<GcReport, CheckpointError> {
         let mut report = self.collect(None, options)?;
         if !options.dry_run {
-            report.leftover_len = self.store.storage.remove_leftovers()?;
+            report.leftover_len = self.store.storage.remove_leftovers(options.min_age)?;
         }
         Ok(report)
     }

@@ -6,9 +6,9 @@ use super::chain::{self, Chain, OwnObject};
 use super::error::about;
 use super::manifest::{self, DataObject, Previous};
 use super::tensors::Metadata;
-use super::{CheckpointError, CheckpointMeta, Manifest, key};
+use super::{CheckpointError, CheckpointMeta, GcOptions, Manifest, key};
 use crate::container::{Bases, Reader};
-use crate::pack::{PackOptions, Progress, pack, writer_name};
+use crate::pack::{PackOptions, Progress, expected_sizes, pack, writer_name};
 use crate::storage::{ObjectWriter, StorageError, StorageErrorKind};
 use mithril_format::{Digester, ReadAt};
 use std::io::{self, Write};
@@ -73,7 +73,7 @@ impl CheckpointCompressor {
         key::check(request.key)?;
         let storage = &*self.store.storage;
         // What killed writers left is in nobody's way, but takes room.
-        let _ = storage.remove_leftovers();
+        let _ = storage.remove_leftovers(GcOptions::default().min_age);
         match self.store.manifest(request.key) {
             Err(CheckpointError::NotFound { .. }) => {}
             Err(error) => return Err(error),
@@ -86,12 +86,14 @@ impl CheckpointCompressor {
         let needed =
             previous.iter().flat_map(|manifest| &manifest.objects).map(|object| object.object.clone());
         let _held = self.store.hold(object_keys.iter().cloned().chain(needed));
-        let mut options =
-            PackOptions::default().with_effort(self.config.effort).with_bases(bases).with_digests(true);
-        options.level = self.config.compression_level;
-        options.threads = self.config.threads;
+        let mut options = self.config.pack_options().with_bases(bases);
         if let Some(previous) = &previous {
-            options.keyframes = chain::keyframes(previous, &self.config);
+            let names = chain::without_deltas(previous);
+            let mut sizes = Vec::new();
+            for file in &request.files {
+                sizes.extend(expected_sizes(file.source, &names, &options).map_err(about(request.key))?);
+            }
+            options.max_delta_lens = chain::max_delta_lens(previous, &sizes, &self.config);
         }
         let step = self.step_of(request, previous.as_deref());
         options.step = Some(step);

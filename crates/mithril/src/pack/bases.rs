@@ -157,6 +157,14 @@ impl<'a> BaseFinder<'a> {
         Ok(self.by_head.get_or_init(|| map))
     }
 
+    /// The base tensor of the same name, type and shape.
+    pub(super) fn find_named(&self, tensor: &TensorInfo) -> Option<BaseTensor<'a>> {
+        self.models().find_map(|model| {
+            let tensor_idx = model.find(&tensor.name).filter(|&idx| fits(model, idx, tensor))?;
+            Some(BaseTensor { model, tensor_idx })
+        })
+    }
+
     /// The base tensor that a delta is most likely small against: of the same name, else the one that gains most on a
     /// sample, if any gains.
     pub(super) fn find_similar(
@@ -165,18 +173,12 @@ impl<'a> BaseFinder<'a> {
         raw: &Raw<'_>,
         options: &FrameOptions,
     ) -> Result<Option<BaseTensor<'a>>, Error> {
-        let fits = |model: &Model, tensor_idx: usize| {
-            let base = &model.tensors()[tensor_idx];
-            base.dtype == tensor.dtype && base.shape == tensor.shape
-        };
-        for model in self.models() {
-            if let Some(tensor_idx) = model.find(&tensor.name).filter(|&idx| fits(model, idx)) {
-                return Ok(Some(BaseTensor { model, tensor_idx }));
-            }
+        if let Some(base) = self.find_named(tensor) {
+            return Ok(Some(base));
         }
         let others = self.models().flat_map(|model| (0..model.tensors().len()).map(move |idx| (model, idx)));
         let others = others.filter(|&(model, idx)| {
-            fits(model, idx) && !self.names.contains(model.tensors()[idx].name.as_str())
+            fits(model, idx, tensor) && !self.names.contains(model.tensors()[idx].name.as_str())
         });
         let mut options = options.clone().with_threads(1);
         options.shape = None;
@@ -192,19 +194,44 @@ impl<'a> BaseFinder<'a> {
     }
 }
 
+fn fits(model: &Model, tensor_idx: usize, tensor: &TensorInfo) -> bool {
+    let base = &model.tensors()[tensor_idx];
+    base.dtype == tensor.dtype && base.shape == tensor.shape
+}
+
 /// Bytes that a delta saves on a few places of a tensor; zero unless it is a tenth of what they take alone.
 fn sample_gain(raw: &Raw<'_>, base: &BaseTensor<'_>, options: &FrameOptions) -> Result<usize, Error> {
+    let Sampled { alone, against, .. } = sampled_lens(raw, base, options)?;
+    Ok(if against * 10 < alone * 9 { alone - against } else { 0 })
+}
+
+/// What a few places of a tensor take.
+pub(super) struct Sampled {
+    pub(super) raw: u64,
+    pub(super) alone: usize,
+    pub(super) against: usize,
+}
+
+/// Compresses a few places of a tensor, alone and against a base.
+pub(super) fn sampled_lens(
+    raw: &Raw<'_>,
+    base: &BaseTensor<'_>,
+    options: &FrameOptions,
+) -> Result<Sampled, Error> {
     let unit = options.dtype.unit_len() as u64;
     let len = raw.len().min(SAMPLE_LEN) / unit * unit;
     let open = base.open()?;
-    let (mut alone, mut against) = (0, 0);
-    for place in 0..SAMPLE_PLACES {
+    let mut sampled = Sampled { raw: 0, alone: 0, against: 0 };
+    // A tensor of a single piece is looked at once.
+    let n_places = if raw.len() <= SAMPLE_LEN { 1 } else { SAMPLE_PLACES };
+    for place in 0..n_places {
         let at = (raw.len() - len) * place / (SAMPLE_PLACES - 1) / unit * unit;
         let current = raw.read(at..at + len)?;
         let mut before = vec![0; current.len()];
         open.read_range(at..at + len, &mut before, 1)?;
-        alone += compress(&current, options)?.len();
-        against += compress_delta(&current, &Base::new(&before), options)?.len();
+        sampled.raw += len;
+        sampled.alone += compress(&current, options)?.len();
+        sampled.against += compress_delta(&current, &Base::new(&before), options)?.len();
     }
-    Ok(if against * 10 < alone * 9 { alone - against } else { 0 })
+    Ok(sampled)
 }

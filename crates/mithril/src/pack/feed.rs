@@ -173,10 +173,11 @@ impl<'env> Feeder<'_, 'env> {
         share: Option<Share<'env>>,
     ) -> Result<(), Error> {
         let options = self.options.frame_options(tensor.dtype, &tensor.shape);
+        let max_len = self.options.max_delta_lens.get(&tensor.name).copied();
         let job = move || {
             let raw = window.bytes(tensor.bytes.clone());
             let coded = match base {
-                Some(base) => compress_against(raw, &base, &mut entry, &options),
+                Some(base) => compress_against(raw, &base, max_len, &mut entry, &options),
                 None => crate::compress(raw, &options),
             };
             let frame = coded.map_err(|error| error.in_tensor(&entry.name))?;

@@ -8,6 +8,7 @@
 
 mod bases;
 mod delta_stream;
+mod expect;
 mod feed;
 mod file;
 mod framed;
@@ -21,6 +22,7 @@ mod unpack;
 mod window;
 mod write;
 
+pub(crate) use expect::{ExpectedSize, expected_sizes};
 pub use file::{Source, pack_file, unpack_file};
 pub use framed::{is_framed, pack_framed, unpack_framed};
 pub use options::{PackOptions, PackSummary, PackedTensor};

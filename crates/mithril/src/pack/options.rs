@@ -3,7 +3,7 @@
 use crate::container::{Bases, EntryKind};
 use crate::{Dtype, Effort, FrameOptions};
 use mithril_format::Digest;
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 
 /// How a model file is packed.
 #[derive(Debug, Clone)]
@@ -13,6 +13,8 @@ pub struct PackOptions {
     pub effort: Effort,
     /// Level of general compressors, where data is handed to them.
     pub level: Option<i32>,
+    /// Whether numbers are split into their fields; see [`FrameOptions::byte_grouping`].
+    pub byte_grouping: bool,
     /// Threads that code; 0 is one per core. The bytes do not depend on it.
     pub threads: usize,
     /// Frames start on multiples of two to this power.
@@ -21,8 +23,9 @@ pub struct PackOptions {
     pub digests: bool,
     /// Models that tensors may be stored against.
     pub bases: Bases,
-    /// Names of tensors that are stored without a delta: equal ones of a base are still not stored again.
-    pub keyframes: BTreeSet<String>,
+    /// Bytes that the deltas of some tensors, by name, may take; above, the tensor is stored in full. Where it is zero
+    /// none is tried. Those equal to a base are not stored again in any case.
+    pub max_delta_lens: BTreeMap<String, u64>,
     /// Name of the original file, without directories.
     pub name: String,
     /// Training step.
@@ -36,11 +39,12 @@ impl Default for PackOptions {
         Self {
             effort: Effort::default(),
             level: None,
+            byte_grouping: true,
             threads: 0,
             alignment_log2: 6,
             digests: false,
             bases: Bases::none(),
-            keyframes: BTreeSet::new(),
+            max_delta_lens: BTreeMap::new(),
             name: String::new(),
             step: None,
             metadata: BTreeMap::new(),
@@ -92,6 +96,7 @@ impl PackOptions {
             .with_effort(self.effort)
             .with_threads(self.threads);
         options.level = self.level;
+        options.byte_grouping = self.byte_grouping;
         options
     }
 }

@@ -60,9 +60,9 @@ impl<'a> TensorChooser<'a> {
             return Ok(Choice::Link(entry));
         }
         let options = self.options.frame_options(tensor.dtype, &tensor.shape);
-        let base = match self.options.keyframes.contains(&tensor.name) {
-            true => None,
-            false => self.bases.find_similar(tensor, raw, &options)?,
+        let base = match self.options.max_delta_lens.get(&tensor.name) {
+            Some(0) => None,
+            _ => self.bases.find_similar(tensor, raw, &options)?,
         };
         Ok(Choice::Frame(entry, base))
     }
@@ -75,16 +75,21 @@ pub(super) fn against(entry: &mut Entry, base: &BaseTensor<'_>) -> Result<(), Er
     Ok(())
 }
 
-/// Compresses a tensor that lies in memory against a base, or without it where that is smaller; the entry says which.
+/// Compresses a tensor that lies in memory against a base, or without it where that is smaller or a delta would take more
+/// than is allowed; the entry says which.
 pub(super) fn compress_against(
     raw: &[u8],
     base: &BaseTensor<'_>,
+    max_len: Option<u64>,
     entry: &mut Entry,
     options: &FrameOptions,
 ) -> Result<Vec<u8>, Error> {
     let bytes = base.open()?.read_all(options.threads)?;
     let frame = compress_delta(raw, &Base::with_digest(&bytes, base.digest()?), options)?;
     if FrameHeader::parse(&frame)?.0.base.is_some() {
+        if max_len.is_some_and(|max_len| frame.len() as u64 > max_len) {
+            return crate::compress(raw, options);
+        }
         against(entry, base)?;
     }
     Ok(frame)

@@ -30,6 +30,11 @@ pub fn tensor_against(source: &[u8], base: &[u8], options: &FrameOptions) -> Res
     if plan.shared.is_empty() {
         plan.block_len = block_len(evenly(source.len(), unit));
     }
+    if !options.byte_grouping {
+        let changed = Delta::Xor(Box::new(plan.recipe.clone()));
+        plan.recipe = Recipe::AgainstBase { delta: changed, alone: Box::new(plan.recipe) };
+        return Ok(plan);
+    }
     let delta = delta(source, base, options);
     plan.recipe = Recipe::AgainstBase { delta, alone: Box::new(plan.recipe) };
     Ok(prediction::instead_of(&plan, source, Some(base), options).unwrap_or(plan))

@@ -104,6 +104,9 @@ enum Seen {
 /// Plans a tensor of `len` bytes from `source`.
 fn planned(source: &[u8], len: usize, options: &FrameOptions, seen: Seen) -> TensorPlan {
     let dtype = options.dtype;
+    if !options.byte_grouping {
+        return as_they_are(options);
+    }
     if !dtype.run_lens().is_empty() {
         return quantized(source, options);
     }
@@ -167,6 +170,13 @@ fn own_tables(recipe: Recipe, len: usize, width: usize) -> TensorPlan {
 
 fn block_len(len: usize) -> u32 {
     u32::try_from(len).unwrap_or(u32::MAX).min(mithril_format::limits::MAX_BLOCK_LEN)
+}
+
+/// Bytes in their order, for general compressors only.
+fn as_they_are(options: &FrameOptions) -> TensorPlan {
+    let unit = options.dtype.unit_len();
+    let recipe = Recipe::Planes { width: 1, compressors: compressors(options) };
+    TensorPlan { recipe, shared: Shared::default(), block_len: block_len(COMPRESSOR_BLOCK / unit * unit) }
 }
 
 /// Quantised blocks: bytes of a kind together. Compressors are tried only where the data repeats itself.

@@ -9,6 +9,7 @@ use mithril_format::ReadAt;
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::time::Duration;
 
 /// A directory.
 #[derive(Debug, Clone)]
@@ -157,7 +158,8 @@ impl StorageBackend for LocalStorage {
         self.files.sync_directory(path.parent().unwrap_or(&self.root)).map_err(self.failed("delete", key))
     }
 
-    fn remove_leftovers(&self) -> Result<u64, StorageError> {
+    /// Locks tell what is at work, so age does not count.
+    fn remove_leftovers(&self, _: Duration) -> Result<u64, StorageError> {
         let directories = self.directories(&self.root).map_err(self.failed("list", ""))?;
         Ok(directories.iter().map(|directory| remove_abandoned(&*self.files, directory, None)).sum())
     }

@@ -6,7 +6,7 @@ use mithril_format::ReadAt;
 use std::collections::BTreeMap;
 use std::io::{self, Write};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::SystemTime;
+use std::time::{Duration, SystemTime};
 
 /// Objects in memory. Clones share them.
 #[derive(Debug, Clone, Default)]
@@ -94,7 +94,7 @@ impl StorageBackend for MemoryStorage {
         Ok(())
     }
 
-    fn remove_leftovers(&self) -> Result<u64, StorageError> {
+    fn remove_leftovers(&self, _: Duration) -> Result<u64, StorageError> {
         Ok(0)
     }
 }

@@ -38,7 +38,7 @@ use std::time::{Duration, SystemTime};
 /// Objects under keys.
 ///
 /// A key is one or more names with `/` between them, each of letters, digits, `.`, `_`, `-` and `~`, and not starting
-/// with a dot. Calls block; they may come from several threads.
+/// with a dot; it has at most 1024 bytes, as object stores have it. Calls block; they may come from several threads.
 pub trait StorageBackend: fmt::Debug + Send + Sync {
     /// How messages call it: its URL, without secrets.
     fn location(&self) -> &str;
@@ -85,11 +85,12 @@ pub trait StorageBackend: fmt::Debug + Send + Sync {
     /// When the system refuses.
     fn delete(&self, key: &str) -> Result<(), StorageError>;
 
-    /// Removes what writers that were killed left behind and [`StorageBackend::list`] does not show. Returns its bytes.
+    /// Removes what writers that were killed left behind and [`StorageBackend::list`] does not show. Where nothing else
+    /// tells a killed writer from one at work, only what is older than `min_age`. Returns its bytes, as far as they are known.
     ///
     /// # Errors
     /// When the system refuses.
-    fn remove_leftovers(&self) -> Result<u64, StorageError>;
+    fn remove_leftovers(&self, min_age: Duration) -> Result<u64, StorageError>;
 }
 
 /// An object that is being written. Dropped before it is finished, it leaves nothing.
@@ -125,11 +126,14 @@ impl ObjectInfo {
     }
 }
 
+/// Bytes of a key at most.
+const MAX_KEY_LEN: usize = 1024;
+
 /// Whether a text can be a key.
 pub fn is_key(key: &str) -> bool {
     let is_plain = |byte: u8| byte.is_ascii_alphanumeric() || b"._-~".contains(&byte);
     let is_name = |name: &str| {
         !name.is_empty() && name.len() <= 255 && !name.starts_with('.') && name.bytes().all(is_plain)
     };
-    key.split('/').all(is_name)
+    key.len() <= MAX_KEY_LEN && key.split('/').all(is_name)
 }

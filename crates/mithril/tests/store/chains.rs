@@ -42,23 +42,43 @@ fn what_a_checkpoint_needs_does_not_grow_with_the_run() {
     }
 }
 
-/// Bytes that a restore reads are within the bound, for a run of large steps and for one of small ones.
+/// Bytes that a restore reads are within the bound: for runs of small, middling and large steps.
 #[test]
 fn restore_costs_are_bounded() {
     let (store, _) = store(CompressorConfig::default());
-    for seed in [5, 6] {
-        let mut run = Run::new(seed, 3, 1, 20_000);
+    for (number, size) in [1e-5, 1e-4, 1e-3, 1e-2].into_iter().enumerate() {
+        let mut run = Run::new(5 + number as u64, 6, 1, 20_000);
         let mut previous: Option<String> = None;
+        let mut n_deltas = 0;
         for step in 0..12 {
-            let key = format!("run{seed}/step_{step}");
-            let meta = store.save(&run.step(), &key, previous.as_deref()).unwrap();
+            let key = format!("run{number}/step_{step}");
+            let meta = store.save(&run.step_by(size), &key, previous.as_deref()).unwrap();
             assert!(meta.depth <= 8);
-            for tensor in &meta.tensors {
-                assert!(tensor.restore_len as f64 <= 1.6 * tensor.full_len as f64, "{key}: {tensor:?}");
-            }
+            let sums = meta.tensors.iter().fold((0, 0), |(restore, full), tensor| {
+                (restore + tensor.restore_len, full + tensor.full_len)
+            });
+            assert!(sums.0 as f64 <= 1.5 * sums.1 as f64, "{key}: {sums:?}");
+            n_deltas += meta.tensors.iter().filter(|tensor| tensor.kind == "delta").count();
             previous = Some(key);
         }
+        assert!(n_deltas > 0, "steps of {size} are worth deltas");
     }
+}
+
+#[test]
+fn without_grouping_numbers_go_to_a_general_compressor() {
+    let mut run = Run::new(12, 2, 0, 60_000);
+    let states = [run.step(), run.step()];
+    let lens = [true, false].map(|grouping| {
+        let (store, _) = store(CompressorConfig::default().with_byte_grouping(grouping));
+        let full = store.save(&states[0], "step_1", None).unwrap();
+        let delta = store.save(&states[1], "step_2", Some("step_1")).unwrap();
+        assert_eq!(store.load("step_1").unwrap().tensors, states[0].tensors);
+        assert_eq!(store.load("step_2").unwrap().tensors, states[1].tensors);
+        [full.compressed_size, delta.compressed_size]
+    });
+    assert!(lens[0][0] * 11 < lens[1][0] * 10, "{lens:?}");
+    assert!(lens[0][1] < lens[1][1], "{lens:?}");
 }
 
 #[test]

@@ -11,6 +11,7 @@ mod chains;
 #[allow(dead_code, reason = "shared with the other tests")]
 #[path = "../it/folder.rs"]
 mod folder;
+mod golden;
 mod keeping;
 #[allow(dead_code, reason = "shared with the other tests")]
 #[path = "../it/samples.rs"]
@@ -68,9 +69,13 @@ impl Run {
     }
 
     fn step(&mut self) -> Checkpoint {
+        self.step_by(1e-5)
+    }
+
+    fn step_by(&mut self, size: f32) -> Checkpoint {
         for layer in &mut self.layers[self.n_frozen..] {
             for value in layer.iter_mut() {
-                *value += self.random.gaussian() * 1e-5;
+                *value += self.random.gaussian() * size;
             }
         }
         self.now()

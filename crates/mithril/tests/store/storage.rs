@@ -4,6 +4,7 @@ use crate::folder::Folder;
 use crate::samples::Random;
 use mithril::storage::{LocalStorage, MemoryStorage, StorageBackend, StorageErrorKind, open};
 use std::io::Write;
+use std::time::Duration;
 
 /// Everything that a store asks of a backend. `backend` is empty, and has something under it that no other test uses.
 pub(crate) fn conforms(backend: &dyn StorageBackend) {
@@ -65,7 +66,7 @@ fn large_objects(backend: &dyn StorageBackend) {
     let keys: Vec<_> =
         backend.list("data").unwrap().into_iter().map(|object| (object.key, object.len)).collect();
     assert_eq!(keys, [("data/large".to_owned(), bytes.len() as u64)]);
-    assert_eq!(backend.remove_leftovers().unwrap(), 0);
+    assert_eq!(backend.remove_leftovers(Duration::ZERO).unwrap(), 0);
     backend.delete("data/large").unwrap();
 }
 
@@ -133,7 +134,7 @@ fn leftovers_of_killed_writers_are_removed_and_not_listed() {
     assert_eq!(storage.list("data").unwrap().len(), 1);
     let mut live = storage.create("data/c").unwrap();
     live.write_all(b"live").unwrap();
-    assert_eq!(storage.remove_leftovers().unwrap(), 4);
+    assert_eq!(storage.remove_leftovers(Duration::ZERO).unwrap(), 4);
     live.finish().unwrap();
     assert_eq!(storage.get("data/c", 4).unwrap(), b"live");
 }

@@ -166,8 +166,8 @@ impl StorageBackend for Meddled {
     fn delete(&self, key: &str) -> Result<(), StorageError> {
         self.call().delete(key)
     }
-    fn remove_leftovers(&self) -> Result<u64, StorageError> {
-        self.call().remove_leftovers()
+    fn remove_leftovers(&self, min_age: Duration) -> Result<u64, StorageError> {
+        self.call().remove_leftovers(min_age)
     }
 }
 

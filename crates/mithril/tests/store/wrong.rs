@@ -1,10 +1,13 @@
 //! Missing and wrong objects, damaged manifests, names that are none: refused by name, never wrong bytes.
 
 use super::{Run, store};
+use crate::folder::Folder;
 use crate::samples::Random;
+use mithril::checkpoint::blocking::CheckpointCompressor;
 use mithril::checkpoint::{Checkpoint, CheckpointError, CompressorConfig, TensorData, VerifyOptions};
-use mithril::storage::StorageBackend;
+use mithril::storage::{LocalStorage, StorageBackend};
 use mithril::{Dtype, ErrorKind};
+use std::sync::Arc;
 
 #[test]
 fn every_missing_member_of_a_chain_is_named() {
@@ -135,4 +138,72 @@ fn bad_names_shapes_and_keys_change_nothing() {
     assert!(matches!(error, CheckpointError::UnsupportedDtype { .. }), "{error}");
     let error = check(&Checkpoint::new(), "k", Some("not there"));
     assert!(matches!(error, CheckpointError::MissingPrevious { .. }), "{error}");
+}
+
+/// Keys of checkpoints and of objects are made of anything; whatever is accepted stays inside of the store.
+#[test]
+fn a_thousand_crafted_names_stay_inside_of_the_store() {
+    const PIECES: &[&str] = &[
+        "..",
+        "/",
+        "//",
+        "\\",
+        "\0",
+        ".",
+        "~",
+        "%2e%2e",
+        "C:",
+        "CON",
+        "nul",
+        "a",
+        "step_1",
+        " ",
+        "é",
+        "\n",
+        "-",
+        "~2e",
+        "..;",
+        "file://",
+        "latest.json",
+        "data",
+        "manifests",
+        ".tmp",
+        "/etc/passwd",
+    ];
+    let folder = Folder::new("crafted-names");
+    let root = folder.join("above/store");
+    let storage = LocalStorage::new(root.join("objects"));
+    let local = Arc::new(LocalStorage::new(root.join("run")));
+    let store = CheckpointCompressor::new(CompressorConfig::default(), local);
+    let state = Run::new(1, 1, 0, 10).step();
+    let mut random = Random::new(22);
+    let (mut n_keys, mut n_objects) = (0, 0);
+    for number in 0..1000 {
+        let mut name: String =
+            (0..1 + random.byte() % 5).map(|_| PIECES[usize::from(random.byte()) % PIECES.len()]).collect();
+        if number % 50 == 0 {
+            name = name.repeat(20_000);
+        }
+        if number % 4 == 0 {
+            n_keys += u32::from(store.save(&state, &name, None).is_ok());
+        } else {
+            n_objects += u32::from(storage.put_new(&name, b"x").is_ok());
+        }
+    }
+    let mut directories = vec![folder.join("")];
+    while let Some(directory) = directories.pop() {
+        for entry in std::fs::read_dir(directory).unwrap() {
+            let path = entry.unwrap().path();
+            assert!(path.starts_with(&root) || root.starts_with(&path), "{} lies outside", path.display());
+            if path.is_dir() {
+                directories.push(path);
+            }
+        }
+    }
+    let listed = store.list().unwrap();
+    assert!(n_keys > 10 && n_objects > 10, "{n_keys} keys and {n_objects} objects were accepted");
+    for meta in &listed.checkpoints {
+        assert_eq!(store.load(&meta.key).unwrap().tensors, state.tensors, "{:?}", meta.key);
+    }
+    println!("1000 crafted names: {} accepted, 0 outside of the store", n_keys + n_objects);
 }

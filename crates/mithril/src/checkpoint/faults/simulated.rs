@@ -295,8 +295,9 @@ impl Files for SimulatedDisk {
         Ok(listed.collect())
     }
 
-    fn is_abandoned(&self, path: &Path) -> bool {
-        !self.lock().locked.iter().any(|locked| locked == path)
+    fn remove_abandoned(&self, path: &Path) -> bool {
+        let is_locked = self.lock().locked.iter().any(|locked| locked == path);
+        !is_locked && self.remove(path).is_ok()
     }
 }
 

@@ -6,14 +6,28 @@ use object_store::aws::AmazonS3Builder;
 use object_store::azure::MicrosoftAzureBuilder;
 use object_store::gcp::GoogleCloudStorageBuilder;
 use object_store::http::HttpBuilder;
+use object_store::multipart::MultipartStore;
 use object_store::path::Path;
 use object_store::{BackoffConfig, ClientOptions, ObjectStore, RetryConfig};
+use std::collections::BTreeSet;
 use std::fmt;
 use std::future::Future;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::mpsc::Receiver;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 /// An object store.
 pub(super) type Store = Arc<dyn ObjectStore>;
+
+/// An object store that takes objects in parts.
+pub(super) type PartStore = Arc<dyn MultipartStore>;
+
+/// The same client, as both.
+#[derive(Clone)]
+struct Connection {
+    store: Store,
+    /// None where nothing is written.
+    parts: Option<PartStore>,
+}
 
 /// Makes clients of one object store, one per process: connections do not survive a fork.
 #[derive(Clone)]
@@ -25,7 +39,9 @@ struct Shared {
     url: String,
     prefix: Path,
     options: StorageOptions,
-    current: Mutex<Option<(u32, Store)>>,
+    current: Mutex<Option<(u32, Connection)>>,
+    /// Records of uploads that this process has at work: not for anybody to clean up.
+    live_uploads: Mutex<BTreeSet<String>>,
 }
 
 impl Client {
@@ -43,20 +59,26 @@ impl Client {
             }
         };
         let prefix = Path::parse(prefix.trim_matches('/')).map_err(|error| invalid(error.to_string()))?;
-        let store = build(url, options).map_err(|error| invalid(error.to_string()))?;
-        let current = Mutex::new(Some((std::process::id(), store)));
-        Ok(Self {
-            shared: Arc::new(Shared { url: location_of(url), prefix, options: options.clone(), current }),
-        })
+        let connection = build(url, options).map_err(|error| invalid(error.to_string()))?;
+        let shared = Shared {
+            url: location_of(url),
+            prefix,
+            options: options.clone(),
+            current: Mutex::new(Some((std::process::id(), connection))),
+            live_uploads: Mutex::default(),
+        };
+        Ok(Self { shared: Arc::new(shared) })
     }
 
     pub(super) fn location(&self) -> &str {
         &self.shared.url
     }
 
+    /// Where the object of a key is. Parsed, not built from parts: that would spell `~` as `%7E`.
     pub(super) fn path(&self, key: &str) -> Path {
-        let parts = self.shared.prefix.parts();
-        parts.chain(key.split('/').map(Into::into)).collect()
+        let prefix = self.shared.prefix.as_ref();
+        let path = if prefix.is_empty() { key.to_owned() } else { format!("{prefix}/{key}") };
+        Path::parse(path).expect("a prefix that was parsed, and a key that was checked")
     }
 
     /// The key of an object, if it lies under the prefix.
@@ -66,17 +88,22 @@ impl Client {
         Some(names.join("/"))
     }
 
-    pub(super) fn store(&self) -> Result<Store, object_store::Error> {
+    fn connection(&self) -> Result<Connection, object_store::Error> {
         let mut current = self.shared.current.lock().unwrap_or_else(PoisonError::into_inner);
         let process = std::process::id();
-        if let Some((_, store)) = current.as_ref().filter(|(owner, _)| *owner == process) {
-            return Ok(store.clone());
+        if let Some((_, connection)) = current.as_ref().filter(|(owner, _)| *owner == process) {
+            return Ok(connection.clone());
         }
-        let store = build(&self.shared.url, &self.shared.options)?;
-        if let Some(parents) = current.replace((process, store.clone())) {
+        let connection = build(&self.shared.url, &self.shared.options)?;
+        if let Some(parents) = current.replace((process, connection.clone())) {
             std::mem::forget(parents);
         }
-        Ok(store)
+        Ok(connection)
+    }
+
+    /// Records of uploads that this process has at work.
+    pub(super) fn live_uploads(&self) -> MutexGuard<'_, BTreeSet<String>> {
+        self.shared.live_uploads.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Does something with the store, and waits for it.
@@ -90,19 +117,33 @@ impl Client {
         T: Send + 'static,
         F: Future<Output = Result<T, object_store::Error>> + Send + 'static,
     {
-        let store = self.store().map_err(|error| self.failed(operation, key, error))?;
-        let result = runtime::start(work(store)).recv();
-        let result = result.map_err(|_| self.stopped(operation, key))?;
+        let connection = self.connection().map_err(|error| self.failed(operation, key, error))?;
+        self.wait(operation, key, &runtime::start(work(connection.store)))
+    }
+
+    /// The store as one that takes objects in parts.
+    pub(super) fn parts(&self, operation: &'static str, key: &str) -> Result<PartStore, StorageError> {
+        let connection = self.connection().map_err(|error| self.failed(operation, key, error))?;
+        let read_only = || {
+            let reason = "nothing can be written there";
+            StorageError::new(StorageErrorKind::Unsupported, operation, key, self.location(), reason)
+        };
+        connection.parts.ok_or_else(read_only)
+    }
+
+    /// Waits for what was started.
+    pub(super) fn wait<T>(
+        &self,
+        operation: &'static str,
+        key: &str,
+        started: &Receiver<Result<T, object_store::Error>>,
+    ) -> Result<T, StorageError> {
+        let result = started.recv().map_err(|_| self.stopped(operation, key))?;
         result.map_err(|error| self.failed(operation, key, error))
     }
 
     /// What the store said, as our error.
-    pub(super) fn failed(
-        &self,
-        operation: &'static str,
-        key: &str,
-        error: object_store::Error,
-    ) -> StorageError {
+    fn failed(&self, operation: &'static str, key: &str, error: object_store::Error) -> StorageError {
         use object_store::Error as Reason;
         let kind = match &error {
             Reason::NotFound { .. } => StorageErrorKind::NotFound,
@@ -118,7 +159,7 @@ impl Client {
     }
 
     /// The work ended without a result.
-    pub(super) fn stopped(&self, operation: &'static str, key: &str) -> StorageError {
+    fn stopped(&self, operation: &'static str, key: &str) -> StorageError {
         let reason = "the client stopped";
         StorageError::new(StorageErrorKind::Failed, operation, key, self.location(), reason)
     }
@@ -151,18 +192,20 @@ fn is_web(url: &str) -> bool {
     url.starts_with("http://") || url.starts_with("https://")
 }
 
-fn build(url: &str, options: &StorageOptions) -> Result<Store, object_store::Error> {
+fn build(url: &str, options: &StorageOptions) -> Result<Connection, object_store::Error> {
     let retry = RetryConfig {
         backoff: BackoffConfig::default(),
         max_retries: options.max_retries,
         retry_timeout: options.retry_timeout,
     };
-    let client = ClientOptions::new().with_timeout(options.request_timeout);
+    let timeout = format!("{} ms", options.request_timeout.as_millis());
     let scheme = url.split_once("://").map_or("", |(scheme, _)| scheme);
     // Settings are spelled as the client spells them; one that it does not know is refused.
     macro_rules! configured {
         ($builder:expr) => {{
-            let mut builder = $builder.with_client_options(client).with_retry(retry).with_url(url);
+            // One by one: options of the client as a whole would take the place of those from the environment.
+            let mut builder = $builder.with_retry(retry).with_url(url);
+            builder = builder.with_config("timeout".parse()?, timeout);
             for (name, value) in &options.client {
                 builder = builder.with_config(name.parse()?, value);
             }
@@ -170,12 +213,20 @@ fn build(url: &str, options: &StorageOptions) -> Result<Store, object_store::Err
         }};
     }
     Ok(match scheme {
-        "s3" | "s3a" => Arc::new(configured!(AmazonS3Builder::from_env()).build()?),
-        "gs" => Arc::new(configured!(GoogleCloudStorageBuilder::from_env()).build()?),
+        "s3" | "s3a" => writable(configured!(AmazonS3Builder::from_env()).build()?),
+        "gs" => writable(configured!(GoogleCloudStorageBuilder::from_env()).build()?),
         "http" | "https" => {
-            let client = client.with_allow_http(scheme == "http");
-            Arc::new(HttpBuilder::new().with_url(url).with_client_options(client).with_retry(retry).build()?)
+            let client =
+                ClientOptions::new().with_timeout(options.request_timeout).with_allow_http(scheme == "http");
+            let built =
+                HttpBuilder::new().with_url(url).with_client_options(client).with_retry(retry).build()?;
+            Connection { store: Arc::new(built), parts: None }
         }
-        _ => Arc::new(configured!(MicrosoftAzureBuilder::from_env()).build()?),
+        _ => writable(configured!(MicrosoftAzureBuilder::from_env()).build()?),
     })
+}
+
+fn writable(store: impl ObjectStore + MultipartStore) -> Connection {
+    let store = Arc::new(store);
+    Connection { parts: Some(store.clone()), store }
 }

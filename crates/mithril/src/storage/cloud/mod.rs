@@ -4,6 +4,7 @@
 //! the callers' threads: a call hands its work over and waits.
 
 mod client;
+mod record;
 mod runtime;
 mod upload;
 
@@ -11,12 +12,14 @@ use super::memory::{no_key, too_large};
 use super::{
     ObjectInfo, ObjectWriter, StorageBackend, StorageError, StorageErrorKind, StorageOptions, is_key,
 };
+use bytes::Bytes;
 use client::Client;
 use futures_util::TryStreamExt;
 use mithril_format::ReadAt;
 use object_store::path::Path;
 use object_store::{GetOptions, GetRange, ObjectStoreExt, PutMode, PutOptions, PutPayload};
 use std::io;
+use std::time::Duration;
 use upload::Upload;
 
 /// A prefix in an object store.
@@ -40,20 +43,56 @@ impl CloudStorage {
         }
         Ok(self.client.path(key))
     }
+}
 
-    fn put(
-        &self,
-        operation: &'static str,
-        key: &str,
-        bytes: &[u8],
-        mode: PutMode,
-    ) -> Result<(), StorageError> {
-        let path = self.path(operation, key)?;
-        let payload = PutPayload::from(bytes.to_vec());
-        let put = move |store: client::Store| async move {
-            store.put_opts(&path, payload, PutOptions::from(mode)).await
-        };
-        self.client.run(operation, key, put).map(|_| ())
+fn put(
+    client: &Client,
+    operation: &'static str,
+    key: &str,
+    payload: PutPayload,
+    mode: PutMode,
+) -> Result<(), StorageError> {
+    let path = client.path(key);
+    let put = move |store: client::Store| async move {
+        store.put_opts(&path, payload, PutOptions::from(mode)).await
+    };
+    client.run(operation, key, put).map(|_| ())
+}
+
+/// Makes an object, unless there is one of this key.
+fn put_new(client: &Client, key: &str, bytes: Bytes) -> Result<(), StorageError> {
+    match put(client, "create", key, PutPayload::from(bytes.clone()), PutMode::Create) {
+        // A first attempt may have succeeded although its answer was lost.
+        Err(error)
+            if error.kind() == StorageErrorKind::AlreadyExists
+                && get(client, key, bytes.len() as u64).is_ok_and(|there| there == bytes) =>
+        {
+            Ok(())
+        }
+        result => result,
+    }
+}
+
+fn get(client: &Client, key: &str, max_len: u64) -> Result<Vec<u8>, StorageError> {
+    let path = client.path(key);
+    let get = move |store: client::Store| async move {
+        let found = store.get(&path).await?;
+        let len = found.meta.size;
+        // More than is allowed is not fetched.
+        let bytes = if len <= max_len { Some(found.bytes().await?) } else { None };
+        Ok((len, bytes))
+    };
+    match client.run("read", key, get)? {
+        (_, Some(bytes)) => Ok(bytes.into()),
+        (len, None) => Err(too_large(key, client.location(), len, max_len)),
+    }
+}
+
+fn delete(client: &Client, key: &str) -> Result<(), StorageError> {
+    let path = client.path(key);
+    match client.run("delete", key, move |store| async move { store.delete(&path).await }) {
+        Err(error) if error.kind() == StorageErrorKind::NotFound => Ok(()),
+        result => result,
     }
 }
 
@@ -68,35 +107,18 @@ impl StorageBackend for CloudStorage {
     }
 
     fn put_new(&self, key: &str, bytes: &[u8]) -> Result<(), StorageError> {
-        match self.put("create", key, bytes, PutMode::Create) {
-            // A first attempt may have succeeded although its answer was lost.
-            Err(error)
-                if error.kind() == StorageErrorKind::AlreadyExists
-                    && self.get(key, bytes.len() as u64).is_ok_and(|there| there == bytes) =>
-            {
-                Ok(())
-            }
-            result => result,
-        }
+        self.path("create", key)?;
+        put_new(&self.client, key, Bytes::copy_from_slice(bytes))
     }
 
     fn replace(&self, key: &str, bytes: &[u8]) -> Result<(), StorageError> {
-        self.put("replace", key, bytes, PutMode::Overwrite)
+        self.path("replace", key)?;
+        put(&self.client, "replace", key, PutPayload::from(bytes.to_vec()), PutMode::Overwrite)
     }
 
     fn get(&self, key: &str, max_len: u64) -> Result<Vec<u8>, StorageError> {
-        let path = self.path("read", key)?;
-        let get = move |store: client::Store| async move {
-            let found = store.get(&path).await?;
-            let len = found.meta.size;
-            // More than is allowed is not fetched.
-            let bytes = if len <= max_len { Some(found.bytes().await?) } else { None };
-            Ok((len, bytes))
-        };
-        match self.client.run("read", key, get)? {
-            (_, Some(bytes)) => Ok(bytes.into()),
-            (len, None) => Err(too_large(key, self.location(), len, max_len)),
-        }
+        self.path("read", key)?;
+        get(&self.client, key, max_len)
     }
 
     fn open(&self, key: &str) -> Result<Box<dyn ReadAt>, StorageError> {
@@ -121,15 +143,18 @@ impl StorageBackend for CloudStorage {
     }
 
     fn delete(&self, key: &str) -> Result<(), StorageError> {
-        let path = self.path("delete", key)?;
-        match self.client.run("delete", key, move |store| async move { store.delete(&path).await }) {
-            Err(error) if error.kind() == StorageErrorKind::NotFound => Ok(()),
-            result => result,
-        }
+        self.path("delete", key)?;
+        delete(&self.client, key)
     }
 
-    /// Uploads that were never completed are not listed by this interface: a rule of the bucket removes them.
-    fn remove_leftovers(&self) -> Result<u64, StorageError> {
+    /// Ends uploads whose writers are gone. Their bytes are not known here, and not counted.
+    fn remove_leftovers(&self, min_age: Duration) -> Result<u64, StorageError> {
+        for record in self.list(record::DIRECTORY)? {
+            let is_live = self.client.live_uploads().contains(&record.key);
+            if !is_live && record.age().unwrap_or_default() >= min_age {
+                record::abort(&self.client, &record.key)?;
+            }
+        }
         Ok(0)
     }
 }

@@ -1,10 +1,12 @@
 //! An object that is uploaded in parts while it is being written.
 
 use super::super::{ObjectWriter, StorageError};
-use super::client::Client;
-use super::runtime;
+use super::client::{Client, PartStore};
+use super::record::{self, Record};
+use super::{put_new, runtime};
+use object_store::multipart::PartId;
 use object_store::path::Path;
-use object_store::{MultipartUpload, ObjectStoreExt, PutMode, PutOptions, PutPayload};
+use object_store::{ObjectStoreExt, PutPayload};
 use std::collections::VecDeque;
 use std::io::{self, Write};
 use std::sync::mpsc::Receiver;
@@ -18,80 +20,121 @@ const PARTS_PER_LEN: usize = 1000;
 /// Parts that may be on their way.
 const MAX_IN_FLIGHT: usize = 3;
 
-type PartResult = Result<(), object_store::Error>;
-
 /// An upload. Small objects are sent at once, larger ones in parts that appear together at the end.
 pub(super) struct Upload {
     client: Client,
     key: String,
     path: Path,
     part: Vec<u8>,
-    n_parts: usize,
-    parts: Option<Box<dyn MultipartUpload>>,
-    in_flight: VecDeque<Receiver<PartResult>>,
+    parts: Option<Parts>,
+}
+
+/// The parts that were sent.
+struct Parts {
+    store: PartStore,
+    upload: String,
+    record: Record,
+    n_sent: usize,
+    len: u64,
+    in_flight: VecDeque<Receiver<Result<PartId, object_store::Error>>>,
+    done: Vec<PartId>,
 }
 
 impl Upload {
     pub(super) fn new(client: Client, key: &str, path: Path) -> Self {
-        let (part, in_flight) = (Vec::new(), VecDeque::new());
-        Self { client, key: key.to_owned(), path, part, n_parts: 0, parts: None, in_flight }
+        Self { client, key: key.to_owned(), path, part: Vec::new(), parts: None }
     }
 
     fn part_len(&self) -> usize {
-        PART_LEN << (self.n_parts / PARTS_PER_LEN).min(6)
+        let n_sent = self.parts.as_ref().map_or(0, |parts| parts.n_sent);
+        PART_LEN << (n_sent / PARTS_PER_LEN).min(6)
+    }
+
+    fn start(&self) -> Result<Parts, StorageError> {
+        let (store, path) = (self.client.parts("create", &self.key)?, self.path.clone());
+        let parts = store.clone();
+        let start = runtime::start(async move { parts.create_multipart(&path).await });
+        let upload = self.client.wait("create", &self.key, &start)?;
+        let record = match Record::new(&self.client, &self.key, &upload) {
+            Ok(record) => record,
+            Err(error) => {
+                let _ = record::end(&self.client, &self.key, upload);
+                return Err(error);
+            }
+        };
+        let (in_flight, done) = (VecDeque::new(), Vec::new());
+        Ok(Parts { store, upload, record, n_sent: 0, len: 0, in_flight, done })
     }
 
     fn send_part(&mut self) -> Result<(), StorageError> {
-        while self.in_flight.len() >= MAX_IN_FLIGHT {
-            self.wait_for_one()?;
-        }
-        let parts = match &mut self.parts {
+        let mut parts = match self.parts.take() {
             Some(parts) => parts,
-            None => {
-                let path = self.path.clone();
-                let start =
-                    move |store: super::client::Store| async move { store.put_multipart(&path).await };
-                self.parts.insert(self.client.run("create", &self.key, start)?)
-            }
+            None => self.start()?,
         };
+        let sent = self.send(&mut parts);
+        self.parts = Some(parts);
+        sent
+    }
+
+    fn send(&mut self, parts: &mut Parts) -> Result<(), StorageError> {
+        while parts.in_flight.len() >= MAX_IN_FLIGHT {
+            self.wait_for_one(parts)?;
+        }
+        parts.record.renew(&self.client)?;
         let bytes = std::mem::take(&mut self.part);
-        self.in_flight.push_back(runtime::start(parts.put_part(PutPayload::from(bytes))));
-        self.n_parts += 1;
+        parts.len += bytes.len() as u64;
+        let (store, path) = (parts.store.clone(), self.path.clone());
+        let (upload, number) = (parts.upload.clone(), parts.n_sent);
+        parts.in_flight.push_back(runtime::start(async move {
+            store.put_part(&path, &upload, number, PutPayload::from(bytes)).await
+        }));
+        parts.n_sent += 1;
         Ok(())
     }
 
-    fn wait_for_one(&mut self) -> Result<(), StorageError> {
-        let Some(part) = self.in_flight.pop_front() else { return Ok(()) };
-        let result = part.recv().map_err(|_| self.client.stopped("write", &self.key))?;
-        result.map_err(|error| self.client.failed("write", &self.key, error))
+    fn wait_for_one(&self, parts: &mut Parts) -> Result<(), StorageError> {
+        let Some(part) = parts.in_flight.pop_front() else { return Ok(()) };
+        parts.done.push(self.client.wait("write", &self.key, &part)?);
+        Ok(())
     }
 
     fn complete(&mut self) -> Result<(), StorageError> {
         if self.parts.is_none() {
-            let (path, payload) = (self.path.clone(), PutPayload::from(std::mem::take(&mut self.part)));
-            let options = PutOptions::from(PutMode::Create);
-            let put = move |store: super::client::Store| async move {
-                store.put_opts(&path, payload, options).await
-            };
-            return self.client.run("create", &self.key, put).map(|_| ());
+            return put_new(&self.client, &self.key, std::mem::take(&mut self.part).into());
         }
         if !self.part.is_empty() {
             self.send_part()?;
         }
-        while !self.in_flight.is_empty() {
-            self.wait_for_one()?;
-        }
         let Some(mut parts) = self.parts.take() else { return Ok(()) };
-        let complete = runtime::start(async move {
-            let completed = parts.complete().await.map(|_| ());
-            if completed.is_err() {
-                // What was uploaded is of no use any more; if the answer alone was lost, this does nothing.
-                let _ = parts.abort().await;
+        while !parts.in_flight.is_empty() {
+            if let Err(error) = self.wait_for_one(&mut parts) {
+                self.parts = Some(parts);
+                return Err(error);
             }
-            completed
-        });
-        let result = complete.recv().map_err(|_| self.client.stopped("commit", &self.key))?;
-        result.map_err(|error| self.client.failed("commit", &self.key, error))
+        }
+        let (store, path, upload) = (parts.store.clone(), self.path.clone(), parts.upload.clone());
+        let done = std::mem::take(&mut parts.done);
+        let complete =
+            runtime::start(async move { store.complete_multipart(&path, &upload, done).await.map(|_| ()) });
+        match self.client.wait("commit", &self.key, &complete) {
+            // The answer alone may be lost: then another attempt finds no upload, but all of the object is there.
+            Err(error) if self.len() != Some(parts.len) => {
+                self.parts = Some(parts);
+                Err(error)
+            }
+            _ => {
+                parts.record.remove(&self.client);
+                Ok(())
+            }
+        }
+    }
+
+    /// Bytes of the object, if it is there.
+    fn len(&self) -> Option<u64> {
+        let path = self.path.clone();
+        let head =
+            self.client.run("look for", &self.key, move |store| async move { store.head(&path).await });
+        head.ok().map(|found| found.size)
     }
 }
 
@@ -123,10 +166,13 @@ impl ObjectWriter for Upload {
 impl Drop for Upload {
     fn drop(&mut self) {
         let Some(mut parts) = self.parts.take() else { return };
-        // Parts that arrive after the abort would stay, so they come first.
-        for part in self.in_flight.drain(..) {
+        // Parts that arrive after the end would stay, so they come first.
+        for part in parts.in_flight.drain(..) {
             let _ = part.recv();
         }
-        let _ = runtime::start(async move { parts.abort().await }).recv();
+        match record::end(&self.client, &self.key, parts.upload) {
+            Ok(()) => parts.record.remove(&self.client),
+            Err(_) => parts.record.leave(&self.client),
+        }
     }
 }

@@ -8,6 +8,7 @@ mod df11;
 mod dictionary;
 mod ecq;
 mod foreign;
+mod manifest;
 
 pub use container::read_container;
 pub use delta::apply_delta;
@@ -15,6 +16,7 @@ pub use df11::df11_decode;
 pub use dictionary::dictionary_load;
 pub use ecq::{ecq_decode, gguf_blocks};
 pub use foreign::{archive, read_gguf, read_pt, read_safetensors};
+pub use manifest::read_manifest;
 
 use mithril::block::{Scratch, Shared, decode_block};
 use mithril::entropy::{huffman, rans12};
@@ -42,6 +44,7 @@ pub const BODIES: &[(&str, Body)] = &[
     ("dictionary_load", dictionary_load),
     ("ecq_decode", ecq_decode),
     ("gguf_blocks", gguf_blocks),
+    ("read_manifest", read_manifest),
 ];
 
 /// Raw bytes that a frame may decode to here: fuzzing wants many small inputs.
