@@ -1,8 +1,10 @@
 """Runs checkpoint stores against servers of object stores on this machine: S3 (moto), Azure (azurite), plain HTTP.
 
 Installs the servers below a directory, starts them on free ports of 127.0.0.1, and ends them. For S3 a proxy in between
-then injects faults: answers of 500 and 503, connections cut before and behind the request, answers lost after success.
-After that, everything that was acknowledged must be there, and nothing else may be seen.
+then injects faults: answers of 500 and 503, connections cut before and behind the request, answers lost after success,
+answers of 200 that hold an error, slow ones; the server is gone for a while in the middle of uploads, or for good; writers
+are killed while they upload. After each, everything that was acknowledged must be there, nothing else may be seen, and no
+part of an upload may be left behind gc.
 
     cargo build --release -p mithril --features cloud --example storage_conformance --example store_worker
     python3 tools/object_stores.py target/release/examples --servers target/object-stores
@@ -31,6 +33,8 @@ from pathlib import Path
 
 MOTO = "moto[server]==5.2.5"
 AZURITE = "azurite@3.35.0"
+# What the worker allows for a request with its retries, in seconds.
+GIVES_UP_AFTER = 10
 # The account that every azurite has; its key is published and opens nothing else.
 AZURE_ACCOUNT = "devstoreaccount1"
 AZURE_KEY = "Eby8vdM02xNOcqFlqUwJPLlmEtlCDXJ1OUzFT50uSRZ6IFsuFq2UVErCz4I6tq/K1SZFPTOtr/KBHBeksoGMGw=="
@@ -107,16 +111,23 @@ class FaultProxy(http.server.ThreadingHTTPServer):
         self.share = share
         self.chance = random.Random(seed)
         self.lock = threading.Lock()
+        self.conditional = threading.Lock()
         self.faults: dict[str, int] = {}
+        # Until then the server is gone: connections are cut as they come.
+        self.gone_until = 0.0
+        self.n_parts = 0
 
     def draw(self) -> str | None:
         with self.lock:
             if self.chance.random() >= self.share:
                 return None
-            kinds = ["500", "503", "cut before", "cut behind", "lost answer"]
+            kinds = ["500", "503", "cut before", "cut behind", "lost answer", "error in 200", "slow"]
             kind = self.chance.choice(kinds)
             self.faults[kind] = self.faults.get(kind, 0) + 1
             return kind
+
+    def is_gone(self) -> bool:
+        return time.monotonic() < self.gone_until
 
     def handle_error(self, request: object, client_address: object) -> None:
         """Clients that go away are part of it."""
@@ -134,33 +145,61 @@ class FaultHandler(http.server.BaseHTTPRequestHandler):
         with contextlib.suppress(OSError):
             self.connection.shutdown(socket.SHUT_RDWR)
 
+    def body(self) -> bytes:
+        if self.headers.get("Transfer-Encoding", "").lower() != "chunked":
+            return self.rfile.read(int(self.headers.get("Content-Length") or 0))
+        body = b""
+        while length := int(self.rfile.readline().split(b";")[0], 16):
+            body += self.rfile.read(length)
+            self.rfile.readline()
+        self.rfile.readline()
+        return body
+
     def pass_on(self) -> None:
         fault = self.server.draw()
-        if fault == "cut before":
+        if fault == "cut before" or self.server.is_gone():
             return self.cut()
-        body = self.rfile.read(int(self.headers.get("Content-Length") or 0))
+        body = self.body()
         if fault in ("500", "503"):
             self.send_response(int(fault))
             self.send_header("Content-Length", "0")
             return self.end_headers()
-        if fault == "cut behind":
+        if "partNumber=" in self.path:
+            self.server.n_parts += 1
+        if fault == "cut behind" or self.server.is_gone():
             return self.cut()
-        headers = {name: value for name, value in self.headers.items() if name.lower() != "connection"}
+        if fault == "error in 200" and self.command in ("POST", "PUT"):
+            return self.answer(200, {}, b"<Error><Code>InternalError</Code><Message>injected</Message></Error>")
+        if fault == "slow":
+            time.sleep(1.5)
+        not_passed = ("connection", "transfer-encoding", "content-length")
+        headers = {name: value for name, value in self.headers.items() if name.lower() not in not_passed}
+        # Else it would be called a form, and read as one.
+        headers.setdefault("content-type", "application/octet-stream")
         url = f"http://127.0.0.1:{self.server.to_port}{self.path}"
         made = urllib.request.Request(url, data=body or None, method=self.command, headers=headers)
+        # Object stores look and write in one step where it is asked for; this server does it in two.
+        one_by_one = self.server.conditional if self.headers.get("If-None-Match") else contextlib.nullcontext()
         try:
-            with urllib.request.urlopen(made, timeout=60) as answer:
+            with one_by_one, urllib.request.urlopen(made, timeout=60) as answer:
                 status, answered, content = answer.status, answer.headers, answer.read()
         except urllib.error.HTTPError as error:
             status, answered, content = error.code, error.headers, error.read()
-        if fault == "lost answer":
+        if fault == "lost answer" or self.server.is_gone():
             return self.cut()
+        kept = {
+            name: value
+            for name, value in answered.items()
+            if name.lower() not in ("connection", "transfer-encoding", "content-length", "date", "server")
+        }
+        length = answered.get("Content-Length", "0") if self.command == "HEAD" else None
+        return self.answer(status, kept, content, length)
+
+    def answer(self, status: int, headers: dict[str, str], content: bytes, length: str | None = None) -> None:
         self.send_response(status)
-        for name, value in answered.items():
-            if name.lower() not in ("connection", "transfer-encoding", "content-length", "date", "server"):
-                self.send_header(name, value)
-        length = answered.get("Content-Length", "0") if self.command == "HEAD" else str(len(content))
-        self.send_header("Content-Length", length)
+        for name, value in headers.items():
+            self.send_header(name, value)
+        self.send_header("Content-Length", length or str(len(content)))
         self.end_headers()
         if self.command != "HEAD":
             self.wfile.write(content)
@@ -216,38 +255,125 @@ def s3_environment(port: int) -> dict[str, str]:
     }
 
 
-def s3_faults(examples: Path, port: int, n_faults: int) -> None:
-    """F15: saves through the proxy, then a look at the store without it."""
-    said, n_refused, n_injected, seed = "", 0, 0, 0
-    store = "s3://faults/run"
-    while n_injected < n_faults:
-        seed += 1
-        proxy = FaultProxy(port, 0.15, seed)
-        with serving(proxy) as proxy_port:
-            worker = subprocess.run(
-                [examples / "store_worker", "faulty", store, str(seed), "10"],
-                env=s3_environment(proxy_port), check=False, capture_output=True, text=True,
-            )
-        if worker.returncode != 0:
-            raise SystemExit(f"the worker failed: {worker.stderr}")
-        said += worker.stdout
-        n_refused += worker.stdout.count("refused")
-        n_injected += sum(proxy.faults.values())
-        check = subprocess.run(
-            [examples / "store_worker", "check", store],
-            env=s3_environment(port), check=False, input=said, capture_output=True, text=True,
+class S3Faults:
+    """F15 on one bucket: workers go through a proxy, checks do not."""
+
+    def __init__(self, examples: Path, port: int) -> None:
+        self.worker = examples / "store_worker"
+        self.port = port
+        self.store = "s3://faults/run"
+        self.said = ""
+        self.first = 0
+        self.n_acknowledged = 0
+        self.n_checks = 0
+        self.renew()
+
+    def renew(self) -> None:
+        """An empty server: everything is loaded at every check, and it keeps all in memory."""
+        self.n_acknowledged += self.said.count("saved ")
+        self.said, self.first = "", 0
+        request("POST", f"http://127.0.0.1:{self.port}/moto-api/reset", {})
+        request("PUT", f"http://127.0.0.1:{self.port}/faults", {})
+
+    def start(self, proxy_port: int, n: int, large: bool) -> subprocess.Popen[str]:
+        self.first = max(self.first, 1_000_000 if large else 0)
+        arguments = [self.worker, "faulty", self.store, str(self.first), str(n)]
+        environment = s3_environment(proxy_port)
+        return subprocess.Popen(arguments, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+
+    def check(self, after: str) -> None:
+        """Everything that was said is there, nothing is torn, and behind gc nothing is left over."""
+        checked = subprocess.run(
+            [self.worker, "check", self.store],
+            env=s3_environment(self.port), check=False, input=self.said, capture_output=True, text=True,
         )
-        if check.returncode != 0:
-            raise SystemExit(f"after {n_injected} faults: {check.stderr}")
-    n_saved = said.count("saved ")
-    print(f"s3: {n_injected} faults injected: {n_saved} saves acknowledged, {n_refused} refused, 0 lost, 0 in part")
+        if checked.returncode != 0:
+            raise SystemExit(f"after {after}: {checked.stderr}")
+        with urllib.request.urlopen(f"http://127.0.0.1:{self.port}/faults?uploads", timeout=10) as answer:
+            n_left = answer.read().count(b"<UploadId>")
+        if n_left:
+            raise SystemExit(f"after {after}: {n_left} uploads are left behind gc")
+        self.n_checks += 1
+        if self.n_checks % 5 == 0:
+            self.renew()
+
+    def finish(self, process: subprocess.Popen[str], after: str) -> str:
+        out, errors = process.communicate(timeout=300)
+        if process.returncode != 0:
+            raise SystemExit(f"{after}: the worker failed: {errors}")
+        self.said += out
+        return out
+
+    def injected(self, n_faults: int) -> str:
+        totals: dict[str, int] = {}
+        n_refused, seed = 0, 0
+        while sum(totals.values()) < n_faults:
+            seed += 1
+            proxy = FaultProxy(self.port, 0.15, seed)
+            with serving(proxy) as proxy_port:
+                out = self.finish(self.start(proxy_port, 6, large=seed % 3 == 0), "injected faults")
+            n_refused += out.count("refused ")
+            for kind, n in proxy.faults.items():
+                totals[kind] = totals.get(kind, 0) + n
+            self.check(f"{sum(totals.values())} faults")
+        kinds = ", ".join(f"{n} {kind}" for kind, n in sorted(totals.items()))
+        return f"{sum(totals.values())} faults injected ({kinds}): {n_refused} saves refused"
+
+    def server_gone(self, n: int) -> str:
+        """The server goes away in the middle of an upload, and comes back."""
+        n_refused = 0
+        for number in range(n):
+            proxy = FaultProxy(self.port, 0.0, number)
+            with serving(proxy) as proxy_port:
+                process = self.start(proxy_port, 2, large=True)
+                while proxy.n_parts < 1 + number % 3 and process.poll() is None:
+                    time.sleep(0.002)
+                proxy.gone_until = time.monotonic() + (0.5 if number % 2 else 15)
+                out = self.finish(process, "server gone")
+            n_refused += out.count("refused ")
+            self.check(f"server gone {number}")
+        return f"server gone in the middle of an upload {n} times: {n_refused} saves refused, the others went on"
+
+    def writer_killed(self, n: int) -> str:
+        n_killed_uploading = 0
+        for number in range(n):
+            proxy = FaultProxy(self.port, 0.0, number)
+            with serving(proxy) as proxy_port:
+                process = self.start(proxy_port, 3, large=True)
+                while proxy.n_parts < 1 + number % 4 and process.poll() is None:
+                    time.sleep(0.002)
+                process.kill()
+                out, _ = process.communicate()
+                self.said += "".join(line for line in out.splitlines(keepends=True) if line.endswith("\n"))
+            with urllib.request.urlopen(f"http://127.0.0.1:{self.port}/faults?uploads", timeout=10) as answer:
+                n_killed_uploading += b"<UploadId>" in answer.read()
+            self.check(f"writer killed {number}")
+        return f"writer killed {n} times, {n_killed_uploading} of them with an upload at work: 0 uploads left behind gc"
+
+    def gives_up(self) -> str:
+        """The server is gone for good: a save ends within the limit, and says why."""
+        proxy = FaultProxy(self.port, 0.0, 1)
+        with serving(proxy) as proxy_port:
+            process = self.start(proxy_port, 3, large=False)
+            assert process.stdout is not None
+            self.said += process.stdout.readline()
+            proxy.gone_until = time.monotonic() + 3600
+            gone = time.monotonic()
+            line = process.stdout.readline()
+            took = time.monotonic() - gone
+            process.kill()
+            process.communicate()
+        if took > GIVES_UP_AFTER * 1.1 or "refused step_" not in line or "s3://faults/run" not in line:
+            raise SystemExit(f"the server is gone: {took:.1f} s, {line!r}")
+        self.check("the server was gone")
+        return f"server gone for good: refused after {took:.1f} s of {GIVES_UP_AFTER} s, with operation, key and cause"
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("examples", type=Path, help="directory of the built examples")
     parser.add_argument("--servers", type=Path, required=True, help="where the servers are installed")
-    parser.add_argument("--faults", type=int, default=60, help="faults to inject; 500 for a release")
+    parser.add_argument("--faults", type=int, default=40, help="faults to inject; 500 for a release")
     options = parser.parse_args()
     examples = options.examples.resolve()
     options.servers.mkdir(parents=True, exist_ok=True)
@@ -257,10 +383,18 @@ def main() -> int:
     try:
         port = free_port()
         with server([str(moto), "-H", "127.0.0.1", "-p", str(port)], port, folder):
-            for bucket in ("bucket", "faults"):
-                request("PUT", f"http://127.0.0.1:{port}/{bucket}", {})
-            subprocess.run([conformance, "s3://bucket/some/prefix"], env=s3_environment(port), check=True)
-            s3_faults(examples, port, options.faults)
+            request("PUT", f"http://127.0.0.1:{port}/bucket", {})
+            with serving(FaultProxy(port, 0.0, 0)) as proxy_port:
+                environment = s3_environment(proxy_port)
+                subprocess.run([conformance, "s3://bucket/some/prefix"], env=environment, check=True)
+            faults = S3Faults(examples, port)
+            n = max(2, options.faults // 25)
+            print(f"s3: {faults.injected(options.faults)}", flush=True)
+            print(f"s3: {faults.server_gone(n)}", flush=True)
+            print(f"s3: {faults.writer_killed(n)}", flush=True)
+            print(f"s3: {faults.gives_up()}", flush=True)
+            faults.renew()
+            print(f"s3: {faults.n_acknowledged} saves acknowledged in all: 0 lost, 0 in part", flush=True)
         port = free_port()
         arguments = [str(azurite), "--silent", "--inMemoryPersistence", "--disableTelemetry", "--skipApiVersionCheck"]
         with server([*arguments, "--blobHost", "127.0.0.1", "--blobPort", str(port)], port, folder):

@@ -94,6 +94,7 @@ def main() -> None:
     parser.add_argument("--resume", type=Path, help="state to go on from; its steps are not counted")
     parser.add_argument("--train-blocks", type=int, default=BLOCKS, help="blocks that are trained, from the last")
     parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--torch", action="store_true", help="also write each state by torch.save, for its size")
     arguments = parser.parse_args()
     torch.manual_seed(arguments.seed)
     arguments.out.mkdir(parents=True, exist_ok=True)
@@ -133,7 +134,10 @@ def main() -> None:
         if step in save:
             tensors = {f"model.{name}": weight.bfloat16() for name, weight in roles["master"].items()}
             tensors |= {f"{role}.{name}": tensor for role, named in roles.items() for name, tensor in named.items()}
-            save_file(tensors, arguments.out / f"step_{step:04}.safetensors")
+            path = arguments.out / f"step_{step:04}.safetensors"
+            save_file(tensors, path)
+            if arguments.torch:
+                torch.save(tensors, path.with_suffix(".pt"))
 
 
 if __name__ == "__main__":

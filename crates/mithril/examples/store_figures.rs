@@ -1,0 +1,246 @@
+//! Sizes and speeds of a checkpoint store on two states of a training run, beside a copy and a raw write of the same bytes.
+//!
+//! ```sh
+//! cargo run --release -p mithril --example store_figures -- DIRECTORY STATE BASE [EFFORT...]
+//! cargo run --release -p mithril --example store_figures -- DIRECTORY chain STATE...   # oldest first
+//! ```
+//! States are safetensors files as `tools/train_small.py` writes them. Prints one line of JSON for the weights (`model.*`)
+//! and one for the whole state, per effort: bytes in full and against the base, per role, and seconds. One coding thread;
+//! CPU seconds of the process, the best of several passes; the store is in memory, except for `wall_*`, which are saves to
+//! and writes in DIRECTORY with all syncs. Everything that is loaded is compared with what was saved.
+
+use mithril::checkpoint::blocking::CheckpointCompressor;
+use mithril::checkpoint::{Checkpoint, CheckpointMeta, CompressorConfig, TensorData};
+use mithril::storage::{LocalStorage, MemoryStorage, StorageBackend};
+use mithril::{Effort, safetensors};
+use rustix::time::{ClockId, clock_gettime};
+use std::collections::BTreeMap;
+use std::error::Error;
+use std::io::Write;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Instant;
+
+type Outcome<T> = Result<T, Box<dyn Error>>;
+
+/// Passes of what is measured; the fastest counts.
+const PASSES: usize = 3;
+
+fn main() -> Outcome<()> {
+    let arguments: Vec<String> = std::env::args().skip(1).collect();
+    match &arguments[..] {
+        [directory, word, states @ ..] if word == "chain" && states.len() > 1 => {
+            chain(Path::new(directory), states)
+        }
+        [directory, state, base, efforts @ ..] => {
+            let efforts = match efforts {
+                [] => vec![Effort::Fast, Effort::Balanced, Effort::Max],
+                names => names.iter().filter_map(|name| Effort::from_name(name)).collect(),
+            };
+            let (state, base) = (read(state)?, read(base)?);
+            for (what, state, base) in [("weights", weights(&state), weights(&base)), ("state", state, base)]
+            {
+                for &effort in &efforts {
+                    pair(Path::new(directory), what, effort, &state, &base)?;
+                }
+            }
+            Ok(())
+        }
+        _ => Err("usage: store_figures DIRECTORY STATE BASE [EFFORT...] | DIRECTORY chain STATE...".into()),
+    }
+}
+
+fn read(path: &str) -> Outcome<Checkpoint> {
+    let file = std::fs::read(path)?;
+    let end = safetensors::header_end(*file.first_chunk().ok_or("file of fewer than eight bytes")?)?;
+    let header = file.get(..usize::try_from(end)?).ok_or("header is cut off")?;
+    let mut checkpoint = Checkpoint::new();
+    for tensor in safetensors::tensors(header, file.len() as u64)? {
+        let range = usize::try_from(tensor.bytes.start)?..usize::try_from(tensor.bytes.end)?;
+        let bytes = file.get(range).ok_or("a tensor lies outside of its file")?.to_vec();
+        checkpoint = checkpoint.with_tensor(tensor.name, TensorData::new(bytes, tensor.shape, tensor.dtype));
+    }
+    Ok(checkpoint)
+}
+
+fn weights(state: &Checkpoint) -> Checkpoint {
+    let mut weights = state.clone();
+    weights.tensors.retain(|name, _| name.starts_with("model."));
+    weights
+}
+
+fn pair(directory: &Path, what: &str, effort: Effort, state: &Checkpoint, base: &Checkpoint) -> Outcome<()> {
+    let config = CompressorConfig::default().with_effort(effort).with_threads(1);
+    let store = |storage: Arc<dyn StorageBackend>| CheckpointCompressor::new(config.clone(), storage);
+    let (mut save_full, mut save_delta) = (f64::INFINITY, f64::INFINITY);
+    let mut last = None;
+    let passes = if effort == Effort::Fast { PASSES } else { 1 };
+    for _ in 0..passes {
+        let store = store(Arc::new(MemoryStorage::new()));
+        let (meta, seconds) = timed(|| store.save(state, "alone", None))?;
+        save_full = save_full.min(seconds);
+        store.save(base, "base", None)?;
+        let (against, seconds) = timed(|| store.save(state, "delta", Some("base")))?;
+        save_delta = save_delta.min(seconds);
+        last = Some((store, meta, against));
+    }
+    let (memory, full, delta) = last.ok_or("no pass")?;
+    let load_full = load(&memory, "alone", state)?;
+    let load_delta = load(&memory, "delta", state)?;
+
+    // The slower efforts are not bounded by the disk.
+    let wall =
+        if effort == Effort::Fast { Some(wall_seconds(directory, &store, state, base)?) } else { None };
+
+    let manifest = memory.manifest("delta")?;
+    let mut roles: BTreeMap<&str, [u64; 2]> = BTreeMap::new();
+    for tensor in &manifest.tensors {
+        let role = roles.entry(tensor.name.split('.').next().unwrap_or_default()).or_default();
+        role[0] += tensor.raw_len;
+        role[1] += tensor.stored_len;
+    }
+    let report = serde_json::json!({
+        "what": what, "effort": effort.name(), "raw": state.raw_len(), "full": len_of(&full),
+        "delta": len_of(&delta), "roles": roles, "equal": equal_share(state, base),
+        "restore_bytes": restore_len(&memory, "delta")?, "full_bytes": restore_len(&memory, "alone")?,
+        "save_full": save_full, "save_delta": save_delta, "load_full": load_full, "load_delta": load_delta,
+        "memcpy": memcpy(state), "wall_save_delta": wall.map(|wall| wall[0]), "wall_raw_write": wall.map(|wall| wall[1]),
+    });
+    println!("{report}");
+    Ok(())
+}
+
+/// Seconds of a save against a base, and of a raw write, on disk with all syncs.
+fn wall_seconds(
+    directory: &Path,
+    store: &dyn Fn(Arc<dyn StorageBackend>) -> CheckpointCompressor,
+    state: &Checkpoint,
+    base: &Checkpoint,
+) -> Outcome<[f64; 2]> {
+    let scratch = Scratch::new(directory)?;
+    let local = store(Arc::new(LocalStorage::new(&scratch.0)));
+    local.save(base, "base", None)?;
+    let started = Instant::now();
+    local.save(state, "delta", Some("base"))?;
+    let save = started.elapsed().as_secs_f64();
+    let started = Instant::now();
+    let mut file = std::fs::File::create(scratch.0.join("raw"))?;
+    for tensor in state.tensors.values() {
+        file.write_all(&tensor.data)?;
+    }
+    file.sync_all()?;
+    Ok([save, started.elapsed().as_secs_f64()])
+}
+
+/// Restores the newest checkpoint of a chain, and the same one stored in full.
+fn chain(directory: &Path, states: &[String]) -> Outcome<()> {
+    let scratch = Scratch::new(directory)?;
+    let config = CompressorConfig::default().with_threads(1);
+    let store = CheckpointCompressor::new(config, Arc::new(LocalStorage::new(&scratch.0)));
+    let mut previous: Option<String> = None;
+    let mut newest = Checkpoint::new();
+    let mut lens = Vec::new();
+    for (at, path) in states.iter().enumerate() {
+        newest = weights(&read(path)?);
+        let key = format!("step_{at}");
+        lens.push(len_of(&store.save(&newest, &key, previous.as_deref())?));
+        previous = Some(key);
+    }
+    store.save(&newest, "alone", None)?;
+    let key = previous.ok_or("no state")?;
+    let (in_chain, alone) = (load(&store, &key, &newest)?, load(&store, "alone", &newest)?);
+    let report = serde_json::json!({
+        "what": "chain", "n": states.len(), "raw": newest.raw_len(), "bytes": lens,
+        "depth": store.manifest(&key)?.depth(), "restore_bytes": restore_len(&store, &key)?,
+        "full_bytes": restore_len(&store, "alone")?, "load_newest": in_chain, "load_full": alone,
+        "memcpy": memcpy(&newest),
+    });
+    println!("{report}");
+    Ok(())
+}
+
+fn len_of(meta: &CheckpointMeta) -> u64 {
+    meta.compressed_size
+}
+
+/// Bytes of the frames that a restore reads; what follows from other tensors is counted once.
+fn restore_len(store: &CheckpointCompressor, key: &str) -> Outcome<u64> {
+    let manifest = store.manifest(key)?;
+    let own = manifest.tensors.iter().filter(|tensor| !matches!(tensor.kind.as_str(), "ref" | "derived"));
+    Ok(own.map(|tensor| tensor.restore_len).sum())
+}
+
+/// Loads into buffers that are there already, as training does; returns CPU seconds.
+fn load(store: &CheckpointCompressor, key: &str, expected: &Checkpoint) -> Outcome<f64> {
+    let mut buffers: Vec<(&str, Vec<u8>)> =
+        expected.tensors.iter().map(|(name, tensor)| (name.as_str(), vec![1; tensor.data.len()])).collect();
+    let mut best = f64::INFINITY;
+    for _ in 0..PASSES {
+        let mut borrowed: Vec<(&str, &mut [u8])> =
+            buffers.iter_mut().map(|(name, buffer)| (*name, buffer.as_mut_slice())).collect();
+        best = best.min(timed(|| store.load_into(key, &mut borrowed))?.1);
+    }
+    let is_equal = |(name, buffer): &(&str, Vec<u8>)| expected.tensors[*name].data == *buffer;
+    if !buffers.iter().all(is_equal) {
+        return Err(format!("`{key}` is not what was saved").into());
+    }
+    Ok(best)
+}
+
+fn memcpy(state: &Checkpoint) -> f64 {
+    let mut copies: Vec<Vec<u8>> = state.tensors.values().map(|tensor| vec![1; tensor.data.len()]).collect();
+    let mut best = f64::INFINITY;
+    for _ in 0..2 * PASSES + 1 {
+        let started = cpu_seconds();
+        for (copy, tensor) in copies.iter_mut().zip(state.tensors.values()) {
+            copy.copy_from_slice(&tensor.data);
+        }
+        best = best.min(cpu_seconds() - started);
+    }
+    best
+}
+
+/// Share of the elements that are the same in both.
+fn equal_share(state: &Checkpoint, base: &Checkpoint) -> f64 {
+    let (mut n, mut n_equal) = (0u64, 0u64);
+    for (name, tensor) in &state.tensors {
+        let Some(before) = base.tensors.get(name) else { continue };
+        let width = tensor.dtype.unit_len();
+        let pairs = tensor.data.chunks(width).zip(before.data.chunks(width));
+        n += (tensor.data.len() / width) as u64;
+        n_equal += pairs.filter(|(now, before)| now == before).count() as u64;
+    }
+    #[expect(clippy::cast_precision_loss, reason = "a share")]
+    let share = n_equal as f64 / n.max(1) as f64;
+    share
+}
+
+fn timed<T, E: Error + 'static>(work: impl FnOnce() -> Result<T, E>) -> Outcome<(T, f64)> {
+    let started = cpu_seconds();
+    let done = work()?;
+    Ok((done, cpu_seconds() - started))
+}
+
+fn cpu_seconds() -> f64 {
+    let now = clock_gettime(ClockId::ProcessCPUTime);
+    #[expect(clippy::cast_precision_loss, reason = "seconds")]
+    let seconds = now.tv_sec as f64 + now.tv_nsec as f64 / 1e9;
+    seconds
+}
+
+/// A directory that is gone afterwards.
+struct Scratch(PathBuf);
+
+impl Scratch {
+    fn new(directory: &Path) -> Outcome<Self> {
+        let path = directory.join(format!("store-figures-{}", std::process::id()));
+        std::fs::create_dir_all(&path)?;
+        Ok(Self(path))
+    }
+}
+
+impl Drop for Scratch {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_dir_all(&self.0);
+    }
+}
