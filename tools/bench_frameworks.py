@@ -7,9 +7,10 @@ The state is that of a real training run: bf16 weights, fp32 masters and both mo
 a tree on the CPU. For DeepSpeed it is laid out as ZeRO does on one rank, weights in one file, masters and moments flat in
 another, and goes through the checkpoint engines of DeepSpeed and mithril.
 
-Every contestant has a process of its own. Seconds are time on the wall, the best of the rounds. `save` is what the trainer
+Every contestant has a process of its own. Seconds are time on the wall, and in brackets CPU time of all threads, which other
+load on the machine disturbs less; the best of the rounds. `save` is what the trainer
 waits for; `on disk` is until the data would survive a power cut: mithril syncs before it returns, the others leave that to
-the system, so their files are synced afterwards and the time is added. `memory` is what the process takes beyond what it
+the system, so their files are synced afterwards and the time is added; its CPU time holds all of the work. `memory` is what the process takes beyond what it
 had before: for saving in all, for loading beyond the state itself, and the most of all rounds; 0 where memory that was there
 already was enough. Whatever was saved is loaded and compared bit by bit.
 
@@ -59,6 +60,7 @@ def main():
     parser.add_argument("--next", type=Path, required=True, help="a later state of the same run")
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--out", type=Path, help="write the tables there as well")
+    parser.add_argument("--framework", choices=CONTESTANTS, help="only this one")
     parser.add_argument("--directory", type=Path, help="where checkpoints are written; by default a temporary directory")
     parser.add_argument("--run", help=argparse.SUPPRESS)
     options = parser.parse_args()
@@ -68,6 +70,8 @@ def main():
         return
     lines = []
     for framework, contestants in CONTESTANTS.items():
+        if options.framework not in (None, framework):
+            continue
         lines += [f"## {framework.capitalize().replace('speed', 'Speed')}", ""]
         lines += ["| | MB | of raw | save s | on disk s | load s | memory to save, MB | to load, MB |"]
         lines += ["|---|---|---|---|---|---|---|---|"]
@@ -79,7 +83,8 @@ def main():
             done = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True)
             r = json.loads(done.stdout.splitlines()[-1])
             cells = [f"{r['bytes'] / 1e6:.1f}", f"{r['bytes'] / r['raw']:.3f}"]
-            cells += [f"{r[key]:.2f}" for key in ("save", "on_disk", "load")]
+            cells += [f"{r['save']:.2f}"]
+            cells += [f"{r[key]:.2f} ({r[key + '_cpu']:.2f})" for key in ("on_disk", "load")]
             cells += [f"{max(0, r[key]) / 1e6:.0f}" for key in ("save_memory", "load_memory")]
             lines.append(f"| {name} | {' | '.join(cells)} |")
             print(lines[-1], file=sys.stderr, flush=True)
@@ -111,19 +116,20 @@ def measured(framework, contestant, options):
         for number in range(options.rounds):
             path = Path(root) / f"round{number}"
             with Memory() as memory:
-                start = time.perf_counter()
+                start, cpu = time.perf_counter(), time.process_time()
                 subject.save(path, state, base)
                 saved = time.perf_counter()
                 subject.wait()
                 sync(path)
                 on_disk = time.perf_counter()
-            keep(result, save=saved - start, on_disk=on_disk - start, save_memory=memory.extra)
+                cpu = time.process_time() - cpu
+            keep(result, save=saved - start, on_disk=on_disk - start, on_disk_cpu=cpu, save_memory=memory.extra)
             result["bytes"] = sum(file.stat().st_size for file in path.rglob("*") if file.is_file())
             with Memory() as memory:
-                start = time.perf_counter()
+                start, cpu = time.perf_counter(), time.process_time()
                 loaded = subject.load(path)
-                end = time.perf_counter()
-            keep(result, load=end - start, load_memory=memory.extra - raw)
+                end, cpu = time.perf_counter(), time.process_time() - cpu
+            keep(result, load=end - start, load_cpu=cpu, load_memory=memory.extra - raw)
             subject.check(state, loaded)
             del loaded
             shutil.rmtree(path)

@@ -46,15 +46,16 @@ def main():
     chance = random.Random(options.seed)
     torch.set_num_threads(1)
     counts = {"whole": 0, "refused": 0, "never written": 0}
-    n_saves = 0
+    n_acknowledged = 0
     with tempfile.TemporaryDirectory() as name:
         root = Path(name)
         for kill in range(options.kills):
-            one_kill(root, kill, n_saves, options, chance)
-            acknowledged = int((root / "acknowledged").read_text()) if (root / "acknowledged").exists() else -1
-            n_saves = check(root, acknowledged, options.ranks, counts) + 1
+            one_kill(root, kill, n_acknowledged, options, chance)
+            if (root / "acknowledged").exists():
+                n_acknowledged = int((root / "acknowledged").read_text()) + 1
+            check(root, n_acknowledged - 1, options.ranks, counts)
     what = ", ".join(f"{count} {kind}" for kind, count in counts.items())
-    print(f"{options.kills} kills, {n_saves} saves: 0 lost, 0 torn; tags afterwards: {what}")
+    print(f"{options.kills} kills, {n_acknowledged} saves acknowledged: 0 lost, 0 torn; tags afterwards: {what}")
 
 
 def one_kill(root, kill, first, options, chance):
@@ -62,7 +63,7 @@ def one_kill(root, kill, first, options, chance):
     context = multiprocessing.get_context("fork")
     started = root / "started"
     started.unlink(missing_ok=True)
-    arguments = (options.ranks, root, meeting_place, first, options.decoupled)
+    arguments = (options.ranks, root, meeting_place, kill, first, options.decoupled)
     ranks = [context.Process(target=save_for_ever, args=(rank, *arguments)) for rank in range(options.ranks)]
     for rank in ranks:
         rank.start()
@@ -83,7 +84,7 @@ def one_kill(root, kill, first, options, chance):
     meeting_place.unlink(missing_ok=True)
 
 
-def save_for_ever(rank, n_ranks, root, meeting_place, first, decoupled):
+def save_for_ever(rank, n_ranks, root, meeting_place, kill, first, decoupled):
     with open(os.devnull, "w") as nowhere:
         os.dup2(nowhere.fileno(), 2)
     torch.set_num_threads(1)
@@ -95,7 +96,7 @@ def save_for_ever(rank, n_ranks, root, meeting_place, first, decoupled):
         engine.create(info)
         directory = root / info.tag
         engine.makedirs(str(directory), exist_ok=True)
-        engine.save(state_dict=state(rank, number), path=str(directory / f"rank{rank}.pt"))
+        engine.save(state_dict=state(rank, kill, number), path=str(directory / f"rank{rank}.pt"))
         if rank == 0:
             (root / "started").touch()
         engine.commit(info)
@@ -111,13 +112,14 @@ def write(path, text):
     path.with_suffix(".new").replace(path)
 
 
-def state(rank, number):
-    generator = torch.Generator().manual_seed(1000 * number + rank)
-    return {"number": number, "weights": torch.randn(512, 1024, generator=generator).bfloat16(), "step": torch.tensor(number)}
+def state(rank, kill, number):
+    """No two saves are the same, also if one is made again after a kill."""
+    generator = torch.Generator().manual_seed((kill * 10_000 + number) * 100 + rank)
+    weights = torch.randn(512, 1024, generator=generator).bfloat16()
+    return {"save": (kill, number), "weights": weights, "step": torch.tensor(number)}
 
 
 def check(root, acknowledged, n_ranks, counts):
-    newest = -1
     numbers = {}
     for tag in (f"tag{n}" for n in range(N_TAGS)):
         if not (root / tag).is_dir() or not any((root / tag).glob("*.pt")):
@@ -129,19 +131,17 @@ def check(root, acknowledged, n_ranks, counts):
             counts["refused"] += 1
             continue
         counts["whole"] += 1
-        number = numbers[tag] = loaded[0]["number"]
-        newest = max(newest, number)
+        save = loaded[0]["save"]
+        numbers[tag] = save[1]
         for rank, found in enumerate(loaded):
-            expected = state(rank, number)
-            if found["number"] != number or not torch.equal(found["weights"], expected["weights"]):
-                sys.exit(f"torn: {tag} holds save {number} and, on rank {rank}, {found['number']}")
+            if found["save"] != save or not torch.equal(found["weights"], state(rank, *save)["weights"]):
+                sys.exit(f"torn: {tag} holds save {save} and, on rank {rank}, {found['save']}")
     if acknowledged >= 0:
         latest = (root / "latest").read_text()
         if numbers.get(latest, -1) < acknowledged:
             kept = Path(tempfile.mkdtemp())
             shutil.copytree(root, kept / "lost")
             sys.exit(f"lost: {latest} holds {numbers.get(latest)}, acknowledged was {acknowledged}; see {kept}")
-    return max(newest, acknowledged)
 
 
 if __name__ == "__main__":

@@ -80,6 +80,9 @@ class MithrilCheckpointEngine(CheckpointEngine):  # type: ignore[misc]
         if self._writes_manifest:
             # From here on the directory holds files of two saves, until this one is finished.
             (self._directory / _manifest.NAME).unlink(missing_ok=True)
+            for leftover in self._directory.glob(".*.tmp"):
+                # Of a save that was killed: nobody writes here before the barrier.
+                leftover.unlink(missing_ok=True)
         _barrier()
 
     def save(self, state_dict: Any, path: str) -> None:
