@@ -133,29 +133,44 @@ impl RecordDecompressor<'_> {
     /// # Errors
     /// When the frame is damaged, needs another dictionary, or holds more.
     pub fn append(&mut self, frame: &[u8], max_len: usize, out: &mut Vec<u8>) -> Result<usize, CodecError> {
-        let stated = match get_frame_content_size(frame) {
-            Ok(Some(len)) => len,
-            Ok(None) => return Err(CodecError::corrupt("zstd frame that does not state its size")),
-            Err(_) => return Err(CodecError::corrupt("zstd frame header")),
-        };
-        if stated > frame.len() as u64 * MAX_RATIO {
-            return Err(CodecError::corrupt("zstd frame that states more than it can hold"));
-        }
-        let len = usize::try_from(stated).ok().filter(|&len| len <= max_len);
-        let len = len.ok_or(CodecError::corrupt("zstd frame that holds more than is allowed"))?;
+        let len = record_len(frame, max_len)?;
         let start = out.len();
         out.resize(start + len, 0);
+        let filled = self.fill(frame, &mut out[start..]);
+        if filled.is_err() {
+            out.truncate(start);
+        }
+        filled.map(|()| len)
+    }
+
+    /// Decodes the record of a frame into exactly `out`.
+    ///
+    /// # Errors
+    /// When the frame is damaged, needs another dictionary, or holds another number of bytes.
+    pub fn fill(&mut self, frame: &[u8], out: &mut [u8]) -> Result<(), CodecError> {
         let context = self.context.as_mut().expect("there until drop");
-        let decoded =
-            context.decompress_using_ddict(&mut out[start..], frame, self.prepared.decoder.as_ddict());
-        match decoded {
-            Ok(decoded_len) if decoded_len == len => Ok(len),
-            _ => {
-                out.truncate(start);
-                Err(CodecError::corrupt("zstd frame, or it needs another dictionary"))
-            }
+        match context.decompress_using_ddict(out, frame, self.prepared.decoder.as_ddict()) {
+            Ok(decoded_len) if decoded_len == out.len() => Ok(()),
+            _ => Err(CodecError::corrupt("zstd frame, or it needs another dictionary")),
         }
     }
+}
+
+/// Bytes of the record that a frame states to hold: no more than it can hold, and at most `max_len`.
+///
+/// # Errors
+/// When it states none or more, or is no frame.
+pub fn record_len(frame: &[u8], max_len: usize) -> Result<usize, CodecError> {
+    let stated = match get_frame_content_size(frame) {
+        Ok(Some(len)) => len,
+        Ok(None) => return Err(CodecError::corrupt("zstd frame that does not state its size")),
+        Err(_) => return Err(CodecError::corrupt("zstd frame header")),
+    };
+    if stated > frame.len() as u64 * MAX_RATIO {
+        return Err(CodecError::corrupt("zstd frame that states more than it can hold"));
+    }
+    let len = usize::try_from(stated).ok().filter(|&len| len <= max_len);
+    len.ok_or(CodecError::corrupt("zstd frame that holds more than is allowed"))
 }
 
 /// The id of the dictionary that a frame needs; nothing when it names none.

@@ -2,10 +2,15 @@
 
 use super::DictionaryError;
 use super::workers::map_in_order;
-use mithril_codec::dictionary::{Header, Prepared, Samples, dictionary_id_of_frame};
+use mithril_codec::dictionary::{Header, Prepared, Samples, dictionary_id_of_frame, record_len};
+use std::sync::{Mutex, PoisonError};
 
 /// Longest record that is decompressed, unless the caller says otherwise.
 pub const MAX_RECORD_LEN: usize = 64 << 20;
+
+/// Memory that is taken at once for what frames state, before any is decoded: so much, and so many times their bytes.
+const UNASKED_LEN: usize = 64 << 20;
+const UNASKED_RATIO: usize = 64;
 
 /// Records in a piece of work for a thread.
 const RECORDS_PER_PART: usize = 512;
@@ -175,17 +180,86 @@ impl Dictionary {
         frames: &[&[u8]],
         threads: usize,
     ) -> Result<(Vec<u8>, Vec<usize>), DictionaryError> {
+        if let Some(lens) = self.record_lens(frames)? {
+            let mut bytes = vec![0; lens.iter().sum()];
+            let mut ends = lens;
+            let mut rest = bytes.as_mut_slice();
+            let mut records = Vec::with_capacity(frames.len());
+            let mut end = 0;
+            for len in &mut ends {
+                let (record, later) = rest.split_at_mut(*len);
+                records.push(record);
+                rest = later;
+                end += *len;
+                *len = end;
+            }
+            self.decompress_into(frames, &mut records, threads)?;
+            return Ok((bytes, ends));
+        }
         many(frames, threads, |first_idx, part| {
             let mut decompressor = self.prepared.decompressor()?;
             let mut out = Part::default();
             for (idx, frame) in part.iter().enumerate() {
-                let decoded = self
-                    .check_id(frame)
-                    .and_then(|()| Ok(decompressor.append(frame, MAX_RECORD_LEN, &mut out.bytes)?));
-                out.lens.push(decoded.map_err(|error| error.of_record(first_idx + idx))?);
+                let decoded = decompressor.append(frame, MAX_RECORD_LEN, &mut out.bytes);
+                out.lens
+                    .push(decoded.map_err(|error| DictionaryError::from(error).of_record(first_idx + idx))?);
             }
             Ok(out)
         })
+    }
+
+    /// Bytes that the record of each frame states, so that memory can be taken for all at once; nothing when that is
+    /// much more than the frames have, and memory should be taken only for what was decoded.
+    ///
+    /// # Errors
+    /// When a frame states no length or too much of it, or needs another dictionary; the error names the first such
+    /// record.
+    pub fn record_lens(&self, frames: &[&[u8]]) -> Result<Option<Vec<usize>>, DictionaryError> {
+        let mut lens = Vec::with_capacity(frames.len());
+        let (mut coded_len, mut raw_len) = (0usize, 0usize);
+        for (record_idx, frame) in frames.iter().enumerate() {
+            let len = self.check_id(frame).and_then(|()| Ok(record_len(frame, MAX_RECORD_LEN)?));
+            let len = len.map_err(|error| error.of_record(record_idx))?;
+            (coded_len, raw_len) = (coded_len.saturating_add(frame.len()), raw_len.saturating_add(len));
+            lens.push(len);
+        }
+        let limit = UNASKED_LEN.saturating_add(coded_len.saturating_mul(UNASKED_RATIO));
+        Ok((raw_len <= limit).then_some(lens))
+    }
+
+    /// Decodes every frame into memory of exactly its record's length.
+    ///
+    /// # Errors
+    /// When a frame is damaged, or holds another number of bytes; the error names the first such record.
+    ///
+    /// # Panics
+    /// When there are not as many records as frames.
+    pub fn decompress_into(
+        &self,
+        frames: &[&[u8]],
+        records: &mut [&mut [u8]],
+        threads: usize,
+    ) -> Result<(), DictionaryError> {
+        assert_eq!(frames.len(), records.len());
+        // Each part is one thread's alone; the lock says so to the compiler.
+        let parts: Vec<_> = frames
+            .chunks(RECORDS_PER_PART)
+            .zip(records.chunks_mut(RECORDS_PER_PART))
+            .enumerate()
+            .map(|(part_idx, (frames, records))| (part_idx * RECORDS_PER_PART, frames, Mutex::new(records)))
+            .collect();
+        let done =
+            map_in_order(&parts, threads, |(first_idx, frames, records)| -> Result<(), DictionaryError> {
+                let mut decompressor = self.prepared.decompressor()?;
+                let mut records = records.lock().unwrap_or_else(PoisonError::into_inner);
+                for (idx, (frame, record)) in frames.iter().zip(records.iter_mut()).enumerate() {
+                    decompressor
+                        .fill(frame, record)
+                        .map_err(|error| DictionaryError::from(error).of_record(first_idx + idx))?;
+                }
+                Ok(())
+            });
+        done.into_iter().collect()
     }
 
     /// What records take with this dictionary and without any, at a level.
