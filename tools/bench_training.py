@@ -124,30 +124,40 @@ def peers() -> list[Peer]:
     ]
 
 
-def peer_rows(state: Path, base: Path) -> dict[str, dict[str, tuple[int, float, float]]]:
+def peer_rows(state: Path, base: Path, only_weights: bool) -> dict[str, dict[str, tuple[int, float, float]]]:
     """Bytes and seconds of every peer, for weights and for the whole state."""
     now, before = tensors_of(state), tensors_of(base)
     rows: dict[str, dict[str, tuple[int, float, float]]] = {}
     for peer in peers():
-        of = {dtype: peer.measure(dtype, joined(now, dtype), joined(before, dtype)) for dtype in ("BF16", "F32")}
+        dtypes = ["BF16"] if only_weights else ["BF16", "F32"]
+        of = {dtype: peer.measure(dtype, joined(now, dtype), joined(before, dtype)) for dtype in dtypes}
         whole = tuple(sum(values) for values in zip(*of.values(), strict=True))
         rows[peer.name] = {"weights": of["BF16"], "state": whole}
     return rows
 
 
-def figures(program: Path, arguments: list[str]) -> list[dict]:
-    result = subprocess.run([program, *arguments], check=False, capture_output=True, text=True)
-    if result.returncode:
-        raise SystemExit(f"store_figures failed: {result.stderr.strip()}")
-    return [json.loads(line) for line in result.stdout.splitlines()]
+def figures(program: Path, arguments: list[str], n_lines: int | None = None) -> list[dict]:
+    """What the example prints; only the first lines, if not all are wanted."""
+    lines = []
+    with subprocess.Popen([program, *arguments], stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        for line in process.stdout:
+            lines.append(json.loads(line))
+            if len(lines) == n_lines:
+                process.kill()
+                return lines
+    if process.returncode:
+        raise SystemExit("store_figures failed")
+    return lines
 
 
 def section(title: str, state: Path, base: Path, options: argparse.Namespace) -> str:
-    ours = figures(options.figures, [str(options.scratch), str(state), str(base), *options.effort])
-    others = peer_rows(state, base)
+    n_lines = len(options.effort) if options.only_weights else None
+    ours = figures(options.figures, [str(options.scratch), str(state), str(base), *options.effort], n_lines)
+    others = peer_rows(state, base, options.only_weights)
     torch = state.with_suffix(".pt")
     lines = [f"## {title}", ""]
-    for what in ("weights", "state"):
+    for what in ["weights"] if options.only_weights else ["weights", "state"]:
         rows = [row for row in ours if row["what"] == what]
         raw, copy = rows[0]["raw"], rows[0]["memcpy"]
         label = "weights (bf16)" if what == "weights" else "full state (bf16, fp32 masters and moments)"
@@ -187,6 +197,7 @@ def main() -> None:
     parser.add_argument("--venv", type=Path, required=True, help="virtual environment of the peers; made if missing")
     parser.add_argument("--scratch", type=Path, help="where stores are written; default STATES")
     parser.add_argument("--effort", action="append", choices=["fast", "balanced", "max"])
+    parser.add_argument("--only-weights", action="store_true", help="leave the full states out, which take longest")
     parser.add_argument("--out", type=Path)
     options = parser.parse_args()
     options.effort = options.effort or ["fast", "balanced", "max"]

@@ -56,6 +56,8 @@ def kills(worker: str, folder: Path, n: int, moments: random.Random) -> str:
             check(worker, store, said)
         except Broken as error:
             raise Broken(f"after kill {number}: {error}") from error
+        if number % 100 == 99:
+            print(f"{number + 1} of {n} kills so far", file=sys.stderr, flush=True)
     return f"{n} kills: 0 lost, 0 torn; {sum(line.startswith('saved') for line in said)} saves acknowledged"
 
 

@@ -47,21 +47,27 @@ const START_LEN: u64 = 512;
 ///
 /// Names and suffixes do not count. That a file looks like a kind does not mean that it is whole: [`tensors`] says.
 pub fn detect(source: &dyn ReadAt) -> Option<Kind> {
-    let reader = CheckedReader::new(source, "model").ok()?;
-    let start = reader.start(START_LEN).ok()?;
-    if start.starts_with(npy::MAGIC) {
-        return Some(Kind::Npy);
-    }
-    if start.starts_with(gguf::MAGIC) {
-        return Some(Kind::Gguf);
-    }
-    if start.starts_with(pt::LEGACY_MAGIC) {
-        return Some(Kind::TorchLegacy);
-    }
-    if start.starts_with(zip::MAGIC) {
-        return archive_kind(&reader, &start);
-    }
-    safetensors::is_plausible(&start, reader.len()).then_some(Kind::Safetensors)
+    try_detect(source).ok().flatten()
+}
+
+/// As [`detect`], and tells a file of no known kind from one that cannot be read.
+///
+/// # Errors
+/// When the start of the file cannot be read.
+pub fn try_detect(source: &dyn ReadAt) -> Result<Option<Kind>, ReadError> {
+    let reader = CheckedReader::new(source, "model")?;
+    let start = reader.start(START_LEN)?;
+    Ok(if start.starts_with(npy::MAGIC) {
+        Some(Kind::Npy)
+    } else if start.starts_with(gguf::MAGIC) {
+        Some(Kind::Gguf)
+    } else if start.starts_with(pt::LEGACY_MAGIC) {
+        Some(Kind::TorchLegacy)
+    } else if start.starts_with(zip::MAGIC) {
+        archive_kind(&reader, &start)
+    } else {
+        safetensors::is_plausible(&start, reader.len()).then_some(Kind::Safetensors)
+    })
 }
 
 /// What a zip archive holds: its first entry says so, or else its directory.

@@ -11,6 +11,7 @@ use crate::container::{Bases, Reader};
 use crate::pack::{PackOptions, Progress, expected_sizes, pack, writer_name};
 use crate::storage::{ObjectWriter, StorageError, StorageErrorKind};
 use mithril_format::{Digester, ReadAt};
+use std::collections::BTreeMap;
 use std::io::{self, Write};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
@@ -87,19 +88,16 @@ impl CheckpointCompressor {
             previous.iter().flat_map(|manifest| &manifest.objects).map(|object| object.object.clone());
         let _held = self.store.hold(object_keys.iter().cloned().chain(needed));
         let mut options = self.config.pack_options().with_bases(bases);
-        if let Some(previous) = &previous {
-            let names = chain::without_deltas(previous);
-            let mut sizes = Vec::new();
-            for file in &request.files {
-                sizes.extend(expected_sizes(file.source, &names, &options).map_err(about(request.key))?);
-            }
-            options.max_delta_lens = chain::max_delta_lens(previous, &sizes, &self.config);
-        }
         let step = self.step_of(request, previous.as_deref());
         options.step = Some(step);
 
         // A panic of a worker, or of the caller's source, is an error like any other.
-        let write = || self.write_objects(request, &object_keys, &options, permit, progress);
+        let write = || {
+            if let Some(previous) = &previous {
+                options.max_delta_lens = self.max_delta_lens(request, previous, &options)?;
+            }
+            self.write_objects(request, &object_keys, &options, permit, progress)
+        };
         let own = catch_unwind(AssertUnwindSafe(write)).unwrap_or_else(|panic| {
             Err(CheckpointError::Panicked { key: request.key.to_owned(), message: message_of(&*panic) })
         });
@@ -165,6 +163,21 @@ impl CheckpointCompressor {
         let manifest = Arc::new(manifest);
         self.store.cache.insert(manifest.clone());
         Ok((Some(manifest), bases))
+    }
+
+    /// What the deltas of a save may take.
+    fn max_delta_lens(
+        &self,
+        request: &Request<'_>,
+        previous: &Manifest,
+        options: &PackOptions,
+    ) -> Result<BTreeMap<String, u64>, CheckpointError> {
+        let names = chain::without_deltas(previous);
+        let mut sizes = Vec::new();
+        for file in &request.files {
+            sizes.extend(expected_sizes(file.source, &names, options).map_err(about(request.key))?);
+        }
+        Ok(chain::max_delta_lens(previous, &sizes, &self.config))
     }
 
     fn step_of(&self, request: &Request<'_>, previous: Option<&Manifest>) -> u64 {

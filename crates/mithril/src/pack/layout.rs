@@ -23,7 +23,7 @@ impl Layout {
     /// Finds the tensors of a file.
     pub(super) fn of(source: &dyn ReadAt) -> Result<Self, Error> {
         let file_len = source.size().map_err(Error::reading)?;
-        let kind = source::detect(source).ok_or_else(|| {
+        let kind = source::try_detect(source)?.ok_or_else(|| {
             Error::invalid("no model file of a known kind (safetensors, npy, npz, pt, gguf)")
         })?;
         let mut tensors = source::tensors(kind, source)?;
