@@ -141,10 +141,11 @@ impl<'de> Deserialize<'de> for Header {
                 let mut metadata = None;
                 while let Some(name) = map.next_key::<String>()? {
                     if name == "__metadata__" {
-                        let texts: Texts = map
+                        // MLX writes null where it has none.
+                        let texts: Option<Texts> = map
                             .next_value()
                             .map_err(|error| A::Error::custom(format!("`__metadata__`: {error}")))?;
-                        if metadata.replace(texts.0).is_some() {
+                        if metadata.replace(texts.map(|texts| texts.0)).is_some() {
                             return Err(A::Error::custom("`__metadata__` is there twice"));
                         }
                     } else {
@@ -154,7 +155,7 @@ impl<'de> Deserialize<'de> for Header {
                         entries.push((name, entry));
                     }
                 }
-                Ok(Header { entries, metadata: metadata.unwrap_or_default() })
+                Ok(Header { entries, metadata: metadata.flatten().unwrap_or_default() })
             }
         }
         deserializer.deserialize_map(Object)

@@ -5,6 +5,7 @@ mod checkpoint;
 mod cli;
 mod df11;
 mod dictionary;
+mod ecq;
 mod error;
 mod frame;
 mod inference;
@@ -27,6 +28,7 @@ fn fill(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<checkpoint::Store>()?;
     module.add_class::<dictionary::RecordDictionary>()?;
     module.add_class::<frame::FrameInfo>()?;
+    module.add_class::<ecq::CodedFile>()?;
     module.add_class::<inference::CodedMatrix>()?;
     module.add_class::<model::Model>()?;
     module.add_function(wrap_pyfunction!(cli::run_cli, module)?)?;

@@ -33,6 +33,13 @@ fn tensors_are_found_in_the_order_of_their_bytes() {
 }
 
 #[test]
+fn no_metadata_may_be_null() {
+    let file = file(r#"{"__metadata__":null,"a":{"dtype":"U8","shape":[3],"data_offsets":[0,3]}}"#, 3);
+    assert_eq!(names(&read(&file).unwrap()), ["a"]);
+    assert!(metadata(&file).unwrap().is_empty());
+}
+
+#[test]
 fn odd_but_legal_files_are_read() {
     let header = r#" {
         "hole before": {"dtype":"U8","shape":[3],"data_offsets":[5,8], "extra": {"x":[1,2,{}]}},

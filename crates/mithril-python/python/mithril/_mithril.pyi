@@ -11,6 +11,7 @@ __all__ = [
     "BaseMismatchError",
     "BorrowedTensor",
     "CheckpointMeta",
+    "CodedFile",
     "CodedMatrix",
     "ConflictError",
     "CorruptError",
@@ -67,6 +68,13 @@ class BorrowedTensor:
     def dtype(self) -> str: ...
     @property
     def shape(self) -> tuple[int, ...]: ...
+
+@final
+class CodedFile:
+    @staticmethod
+    def open(path: Path) -> CodedFile: ...
+    def originals(self) -> list[tuple[str, str, tuple[int, ...]]]: ...
+    def read_originals(self, names: Sequence[str]) -> list[bytes]: ...
 
 @final
 class CodedMatrix:

@@ -3,16 +3,14 @@
 use super::directory::Inputs;
 use super::encode::digest;
 use super::file::EcqFile;
-use super::restore::{Role, restore, roles};
+use super::originals::Originals;
+use crate::Error;
 use crate::convert::repository::{cannot, in_file};
 use crate::convert::{MEMORY_LEN, OutputDirectory, Progress};
 use crate::options::thread_count;
 use crate::pipeline::tasks::{self, Budget};
-use crate::{Error, decompress};
-use mithril_format::ecq::{BIASES, FRAME, SOURCE_TENSOR, Source, SourceFormat, ZERO_CODES, invalid};
-use mithril_format::source::{self, Kind};
-use mithril_format::{ReadAt, TensorInfo};
-use std::collections::HashMap;
+use mithril_format::TensorInfo;
+use mithril_format::ecq::{SourceFormat, invalid};
 use std::fs::File;
 use std::io;
 use std::os::unix::fs::FileExt;
@@ -68,21 +66,21 @@ fn decode_file(
     progress: Progress<'_>,
     summary: &mut DecodeSummary,
 ) -> Result<(), Error> {
-    let source = file.source().filter(|source| source.format == format).ok_or_else(|| {
-        let what = match file.source().map(|source| source.format) {
+    let made_of = file.source().map(|source| source.format);
+    if made_of != Some(format) {
+        let what = match made_of {
             Some(SourceFormat::Gguf) => "a GGUF file",
             Some(SourceFormat::Safetensors) => "a safetensors file",
             None => "no quantised file",
         };
-        Error::invalid(format!("`{}` was made of {what}", path.display()))
-    })?;
-    let glue = decompress(&file.read(SOURCE_TENSOR)?)?;
-    let tensors = original_tensors(source, &glue)?;
-    let names = names(file)?;
+        return Err(Error::invalid(format!("`{}` was made of {what}", path.display())));
+    }
+    let originals = Originals::of(file)?;
+    let Originals { source, glue, tensors, .. } = &originals;
     let target = output.temporary().join(&source.name);
     let failed = |error: io::Error| cannot("write", &target, error);
     let out = File::options().read(true).write(true).create_new(true).open(&target).map_err(failed)?;
-    write_glue(&out, &glue, &tensors, source.len).map_err(failed)?;
+    write_glue(&out, glue, tensors, source.len).map_err(failed)?;
     let largest = tensors.iter().map(|tensor| tensor.bytes.end - tensor.bytes.start).max().unwrap_or(0);
     let budget = Budget::new(MEMORY_LEN + 6 * largest);
     let n_threads =
@@ -91,11 +89,7 @@ fn decode_file(
         let tensor = &tensors[idx];
         let len = tensor.bytes.end - tensor.bytes.start;
         let share = budget.take(6 * len);
-        let bytes = original_bytes(file, &names, tensor).map_err(|error| error.in_tensor(&tensor.name))?;
-        if bytes.len() as u64 != len {
-            let what = invalid(format!("it decodes to {} bytes, {len} are wanted", bytes.len()));
-            return Err(Error::from(what).in_tensor(&tensor.name));
-        }
+        let bytes = originals.read(idx)?;
         out.write_all_at(&bytes, tensor.bytes.start).map_err(failed)?;
         drop(share);
         progress(len);
@@ -112,45 +106,6 @@ fn decode_file(
     Ok(())
 }
 
-/// The tensors of the original file, from its header alone.
-fn original_tensors(source: &Source, glue: &[u8]) -> Result<Vec<TensorInfo>, Error> {
-    let kind = match source.format {
-        SourceFormat::Safetensors => Kind::Safetensors,
-        SourceFormat::Gguf => Kind::Gguf,
-    };
-    let tensors = source::tensors(kind, &HeadOnly { glue, len: source.len })?;
-    let held: u64 = tensors.iter().map(|tensor| tensor.bytes.end - tensor.bytes.start).sum();
-    if held.checked_add(glue.len() as u64) != Some(source.len) {
-        return Err(
-            invalid("its source has another length than its tensors and the bytes between them").into()
-        );
-    }
-    Ok(tensors)
-}
-
-/// A file of which only the front is known.
-struct HeadOnly<'a> {
-    glue: &'a [u8],
-    len: u64,
-}
-
-impl ReadAt for HeadOnly<'_> {
-    fn size(&self) -> io::Result<u64> {
-        Ok(self.len)
-    }
-
-    fn read_exact_at(&self, offset: u64, out: &mut [u8]) -> io::Result<()> {
-        if offset.checked_add(out.len() as u64).is_none_or(|end| end > self.len) {
-            return Err(io::ErrorKind::UnexpectedEof.into());
-        }
-        out.fill(0);
-        let known = usize::try_from(offset).ok().and_then(|at| self.glue.get(at..)).unwrap_or_default();
-        let n = known.len().min(out.len());
-        out[..n].copy_from_slice(&known[..n]);
-        Ok(())
-    }
-}
-
 /// Writes every byte that belongs to no tensor to its place.
 fn write_glue(out: &File, mut glue: &[u8], tensors: &[TensorInfo], len: u64) -> io::Result<()> {
     out.set_len(len)?;
@@ -163,32 +118,4 @@ fn write_glue(out: &File, mut glue: &[u8], tensors: &[TensorInfo], len: u64) -> 
         at = bytes.end;
     }
     Ok(())
-}
-
-/// The original tensors that matrices give.
-fn names(file: &EcqFile) -> Result<HashMap<String, Role>, Error> {
-    let mut names = HashMap::new();
-    for matrix in file.matrices() {
-        let header = file.header(matrix)?;
-        let has_biases =
-            [BIASES, ZERO_CODES].iter().any(|part| file.find(&format!("{matrix}{part}")).is_some());
-        names.extend(roles(matrix, header.layout, has_biases));
-    }
-    Ok(names)
-}
-
-fn original_bytes(
-    file: &EcqFile,
-    names: &HashMap<String, Role>,
-    tensor: &TensorInfo,
-) -> Result<Vec<u8>, Error> {
-    if let Some(role) = names.get(&tensor.name) {
-        return restore(file, role);
-    }
-    match file.find(&tensor.name) {
-        Some(stored) if stored.dtype == tensor.dtype && stored.shape == tensor.shape => {
-            file.read(&tensor.name)
-        }
-        _ => Ok(decompress(&file.read(&format!("{}{FRAME}", tensor.name))?)?),
-    }
 }

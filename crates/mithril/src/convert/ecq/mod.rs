@@ -20,6 +20,7 @@ mod encode;
 mod file;
 mod find;
 pub(crate) mod matrix;
+mod originals;
 mod restore;
 pub(crate) mod spool;
 
@@ -30,6 +31,7 @@ pub use matrix::{MatrixPlan, NewPart, matrix_parts};
 pub use mithril_codec::ecq::{Coded, Coding, Escape, Parts, Shape, low_bits};
 pub use mithril_codec::quantised::{Layout, Side, bit_packing, gguf, zero_codes};
 pub use mithril_format::ecq::{MatrixHeader, SideSum, SourceFormat};
+pub use originals::Originals;
 
 /// Originals of files that an entropy-coded directory has in another form.
 const ORIGINALS: &str = "ecq_source";
