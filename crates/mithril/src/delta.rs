@@ -5,7 +5,6 @@
 use crate::frame::{bound, check_rank, compress, compress_by_plan};
 use crate::options::{DecodeOptions, FrameOptions};
 use crate::{Error, pipeline, plan};
-use mithril_codec::block::Recipe;
 use mithril_format::Digest;
 use mithril_format::frame::FrameView;
 
@@ -58,16 +57,12 @@ impl<'a> Base<'a> {
 /// `InvalidArgument` when the base has another length, or the shape does not describe exactly these bytes.
 pub fn compress_delta(current: &[u8], base: &Base<'_>, options: &FrameOptions) -> Result<Vec<u8>, Error> {
     check_rank(options)?;
-    let plan = plan::tensor_against(current, base.bytes, options)?;
-    let is_predicted = matches!(plan.recipe, Recipe::Predicted);
-    let is_dense =
-        matches!(&plan.recipe, Recipe::AgainstBase { alone, .. } if matches!(**alone, Recipe::Fields(_)));
+    let (plan, alone) = plan::tensor_against_and_alone(current, base.bytes, options)?;
     let mut out = vec![0; bound(&plan, current.len(), options)];
     let len = compress_by_plan(current, Some(base), options, plan, &mut out)?;
     out.truncate(len);
-    // A prediction from a base was chosen because none, and blocks alone, are larger.
-    let is_settled = is_predicted && current.len() >= SMALL;
-    if !is_settled && may_be_smaller_alone(&out, current.len(), is_dense)? {
+    // Coded alone only where that might be smaller: dense floats that gain from their base are not coded twice.
+    if out.len() > alone.least_len(current) {
         let alone = compress(current, options)?;
         if alone.len() <= out.len() {
             return Ok(alone);
@@ -75,20 +70,6 @@ pub fn compress_delta(current: &[u8], base: &Base<'_>, options: &FrameOptions) -
     }
     out.shrink_to_fit();
     Ok(out)
-}
-
-/// Below this the digest of a base is a part of the size that counts.
-const SMALL: usize = 64 << 10;
-
-/// Whether a frame without a base might be smaller. Every block is at most as large as alone; but blocks are cut in
-/// other places, and the digest of the base takes its bytes. Dense floats whose blocks all gain from a base, and gain
-/// much, are not coded a second time.
-fn may_be_smaller_alone(frame: &[u8], raw_len: usize, is_dense: bool) -> Result<bool, Error> {
-    let view = FrameView::parse(frame)?;
-    let uses_base =
-        |block_idx: usize| view.block_kind(block_idx).is_some_and(mithril_codec::block::needs_base);
-    let all_use_it = (0..view.blocks().len()).all(uses_base);
-    Ok(!is_dense || !all_use_it || raw_len < SMALL || frame.len() > raw_len / 4)
 }
 
 /// As [`compress_delta`], to the front of `out`; returns the length of the frame. Allocates nothing of the size of the

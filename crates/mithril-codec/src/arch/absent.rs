@@ -192,6 +192,10 @@ impl Avx2 {
         match self {}
     }
 
+    pub(crate) fn delta_split_classes(self, _: &[u8], _: &mut [usize; 16], _: &[u8], _: &mut [u8]) -> usize {
+        match self {}
+    }
+
     pub(crate) fn delta_add_bits(self, _: u8, _: &[u8], _: &[u8], _: &mut [u8]) -> (usize, usize) {
         match self {}
     }
@@ -215,7 +219,14 @@ impl Avx2 {
         match self {}
     }
 
-    pub(crate) fn delta_steps_16(self, _: &[u8], _: &[u8], _: &[u8], _: &mut [u16]) -> usize {
+    pub(crate) fn delta_steps_16(
+        self,
+        _: &[u8],
+        _: &[u8],
+        _: &[u8],
+        _: &[u8],
+        _: &mut [u16],
+    ) -> (usize, usize) {
         match self {}
     }
 
@@ -238,7 +249,38 @@ impl Avx2 {
         match self {}
     }
 
+    pub(crate) fn delta_flag_from(self, _: &[u8], _: u8, _: &mut [u64]) -> usize {
+        match self {}
+    }
+
+    pub(crate) fn delta_symbols(
+        self,
+        _: &[u8; 16],
+        _: &[u8; 16],
+        _: &[u8],
+        _: &mut [u8],
+        _: &mut Vec<usize>,
+    ) -> usize {
+        match self {}
+    }
+
     pub(crate) fn delta_top_bits_16(self, _: &[u8], _: &[u8], _: &[u8], _: &mut [u8]) -> usize {
+        match self {}
+    }
+
+    pub(crate) fn look_up_64(self, _: &[u8; 64], _: &mut [u8]) -> usize {
+        match self {}
+    }
+
+    pub(crate) fn merge_buckets(self, _: &[u8], _: &mut [usize], _: &[u8], _: &mut [u8]) -> usize {
+        match self {}
+    }
+
+    pub(crate) fn restore_predicted_16(
+        self,
+        _: &crate::prediction::Elements16<'_>,
+        _: &mut [u8],
+    ) -> (usize, [usize; 2]) {
         match self {}
     }
 

@@ -39,7 +39,7 @@ pub(super) fn encode(
         Delta::Xor(recipe) => encode_xor(recipe, base, source, scratch, &mut coded),
     }
     let mut written = Err(DoesNotFit);
-    if coded.len() > least_alone(alone, source) {
+    if coded.len() > least_len(alone, source) {
         written = encode_by_recipe(alone, shared, place, source, scratch, out);
     }
     if written.is_err() || coded.len() < out.len() {
@@ -57,10 +57,10 @@ fn encode_xor(recipe: &Recipe, base: &[u8], source: &[u8], scratch: &mut Scratch
     coded.truncate(1 + len);
 }
 
-/// Bytes that a block takes at least when it is coded alone; zero when nothing is known. Bit fields keep their rest as
-/// it is, so that dense floats need not be coded twice to know what is smaller.
-fn least_alone(alone: &Recipe, source: &[u8]) -> usize {
-    let Recipe::Fields(recipe) = alone else { return 0 };
+/// Bytes that a block takes at least by this recipe; zero when nothing is known. Bit fields keep their rest as it is, so
+/// that dense floats need not be coded twice to know what is smaller.
+pub fn least_len(recipe: &Recipe, source: &[u8]) -> usize {
+    let Recipe::Fields(recipe) = recipe else { return 0 };
     if super::constant_pattern(source).is_some() {
         return 0;
     }

@@ -18,6 +18,7 @@ mod signs;
 mod sparse;
 mod symbols;
 
+pub use against_base::least_len;
 pub use rans8_parts::{Piece, Rans8Parts};
 pub use recipe::{Delta, FieldRecipe, Recipe, SymbolCoder};
 pub use shared::{Shared, SharedSigns, SharedSymbols, SymbolTables};

@@ -32,7 +32,11 @@ pub(super) fn split(
     symbols: &[u8],
     bucketed: &mut [u8],
 ) {
-    for (&symbol, &context) in symbols.iter().zip(moved_contexts) {
+    let done = match crate::arch::avx2() {
+        Some(avx2) => avx2.delta_split_classes(moved_contexts, &mut starts, symbols, bucketed),
+        None => 0,
+    };
+    for (&symbol, &context) in symbols[done..].iter().zip(&moved_contexts[done..]) {
         let at = &mut starts[usize::from(context)];
         bucketed[*at] = symbol;
         *at += 1;

@@ -69,12 +69,24 @@ fn each<T: Copy>(out: &mut [u8], base: &[T], first: u8, rule: Rule, magnitude: i
 
 /// How many elements each context has.
 pub(super) fn count(contexts: &[u8]) -> [usize; MAX_CONTEXTS] {
-    let mut counts = [0u32; MAX_CONTEXTS];
-    let whole = contexts.len() / 128 * 128;
-    match crate::arch::avx2() {
-        Some(avx2) => avx2.count_all(&contexts[..whole], 0, &mut counts),
-        None => contexts[..whole].iter().for_each(|&context| counts[usize::from(context)] += 1),
+    count_16(contexts, 0)
+}
+
+/// How often each of the sixteen values from `first` on occurs.
+pub(crate) fn count_16(bytes: &[u8], first: u8) -> [usize; 16] {
+    let mut counts = [0u32; 16];
+    let whole = bytes.len() / 128 * 128;
+    let done = match crate::arch::avx2() {
+        Some(avx2) => {
+            avx2.count_all(&bytes[..whole], first, &mut counts);
+            whole
+        }
+        None => 0,
+    };
+    for &byte in &bytes[done..] {
+        if let Some(count) = counts.get_mut(usize::from(byte.wrapping_sub(first))) {
+            *count += 1;
+        }
     }
-    contexts[whole..].iter().for_each(|&context| counts[usize::from(context)] += 1);
     counts.map(|count| count as usize)
 }

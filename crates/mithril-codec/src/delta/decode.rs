@@ -60,10 +60,13 @@ fn decode_symbols<const N: usize>(
     let mut sources = [Source::None; MAX_CONTEXTS];
     scratch.flags.clear();
     let n_in_context = contexts::count(&scratch.contexts);
-    for ((context, source), n) in tables.iter().zip(&mut sources).zip(n_in_context) {
+    let mut n_moved = [0; MAX_CONTEXTS];
+    for (((context, source), n), n_moved) in
+        tables.iter().zip(&mut sources).zip(n_in_context).zip(&mut n_moved)
+    {
         match &context.flags {
             Flags::None => {}
-            Flags::All => *source = Source::All,
+            Flags::All => (*source, *n_moved) = (Source::All, n),
             Flags::Coded(frequencies) => {
                 bucketed.resize(n.div_ceil(4).next_multiple_of(group_len), 0);
                 decode_groups(&mut state, &DecodeTable::new(frequencies), &VALUES, data, bucketed)?;
@@ -71,26 +74,28 @@ fn decode_symbols<const N: usize>(
                 *source = Source::Bits(8 * start);
                 scratch.flags.resize(start + bucketed.len() / 2, 0);
                 flags::pack(bucketed, &mut scratch.flags[start..]);
+                *n_moved = flags::count_set(&scratch.flags[start..], n);
             }
         }
     }
     scratch.flags.extend([0; flags::SLACK]);
     flags::merge(&scratch.contexts, sources, &scratch.flags, &mut scratch.moved);
     flags::keep_flagged(&scratch.contexts, &scratch.moved, &mut scratch.moved_contexts);
-    let n_in_context = contexts::count(&scratch.moved_contexts);
     let mut starts = [0; MAX_CONTEXTS];
     let mut counts = [0; 64];
-    bucketed.clear();
-    for ((context, start), n) in tables.iter().zip(&mut starts).zip(n_in_context) {
-        *start = bucketed.len();
+    let n_symbols: usize = n_moved.iter().map(|n| n.next_multiple_of(group_len)).sum();
+    bucketed.resize(n_symbols + classes::SLACK, 0);
+    let mut end_of_last = 0;
+    for ((context, start), n) in tables.iter().zip(&mut starts).zip(n_moved) {
+        *start = end_of_last;
         let Some(classes) = context.classes.as_ref().filter(|_| n > 0) else { continue };
-        bucketed.resize(*start + n.next_multiple_of(group_len), 0);
-        decode_groups(&mut state, &DecodeTable::new(classes), &VALUES, data, &mut bucketed[*start..])?;
+        end_of_last += n.next_multiple_of(group_len);
+        let symbols = &mut bucketed[*start..end_of_last];
+        decode_groups(&mut state, &DecodeTable::new(classes), &VALUES, data, symbols)?;
         for (symbol, count) in (0u8..).zip(contexts::count(&bucketed[*start..*start + n])) {
             counts[usize::from(context.raw_len(symbol))] += count;
         }
     }
-    bucketed.resize(bucketed.len() + classes::SLACK, 0);
     classes::merge(&scratch.moved_contexts, starts, bucketed, &mut scratch.symbols);
     state.finish()?;
     Ok((end, counts))
@@ -165,28 +170,22 @@ fn apply(
     });
 }
 
-/// The steps of all moved elements of two bytes. Few of them keep eight bits or more; those are done one by one.
-fn set_steps(avx2: crate::arch::Avx2, tables: &[Context], plane: &[u8], scratch: &mut Scratch) {
+/// The steps of all moved elements of two bytes.
+fn set_steps(avx2: crate::arch::Avx2, tables: &[Context], low_bytes: &[u8], scratch: &mut Scratch) {
     let Scratch { moved_contexts, symbols, raw_bits, raw_lens, steps, .. } = scratch;
     let n = symbols.len();
-    // A kernel reads eight steps at a time.
-    steps.resize(n + 8, 0);
-    let done = avx2.delta_steps_16(symbols, raw_lens, raw_bits, steps);
+    // A kernel reads up to 32 steps at a time.
+    steps.resize(n + 32, 0);
+    let (done, taken) = avx2.delta_steps_16(symbols, raw_lens, raw_bits, low_bytes, steps);
     let number = Number { width: 2, sign: true };
-    let mut step_of = |at: usize, raw: u64| {
+    let mut low_bytes = low_bytes[taken..].iter();
+    for at in done..n {
+        let mut raw = u64::from(raw_bits[at]);
+        if raw_lens[at] >= 8 {
+            raw = raw << 8 | u64::from(low_bytes.next().copied().unwrap_or(0));
+        }
         let step = tables[usize::from(moved_contexts[at])].difference(number, symbols[at], raw);
         steps[at] = u16::try_from(step).unwrap_or(0);
-    };
-    (done..n).for_each(|at| step_of(at, u64::from(raw_bits[at])));
-    let mut plane = plane.iter();
-    for (first, lens) in (0..n).step_by(32).zip(raw_lens.chunks(32)) {
-        if lens.iter().fold(0, |seen, len| seen | len) < 8 {
-            continue;
-        }
-        for at in (first..first + lens.len()).filter(|&at| raw_lens[at] >= 8) {
-            let low = plane.next().copied().unwrap_or(0);
-            step_of(at, u64::from(raw_bits[at]) << 8 | u64::from(low));
-        }
     }
 }
 

@@ -6,6 +6,7 @@ use super::raw::{self, RawCounts};
 use super::{DeltaRecipe, MAX_CONTEXTS, Number, Scratch, classes, contexts, flags};
 use crate::entropy::rans8::{EncodeState, EncodeTable, Frequencies, encode_groups};
 use crate::entropy::stream::FOUR_STREAMS_FROM;
+use std::borrow::Cow;
 
 /// Appends the block without its kind. `base` is of the same length as `source`. Always possible; the caller compares
 /// sizes.
@@ -45,7 +46,7 @@ pub(crate) fn encode(
             *table = model::context(center, exact, &classes);
         }
     }
-    let escapes = set_symbols(&symbols_of, scratch);
+    let escapes = set_symbols(&tables, &symbols_of, scratch);
     let streams = if n < FOUR_STREAMS_FROM { encode_symbols::<1> } else { encode_symbols::<4> };
     let counts = streams(number, &rules, &mut tables, &n_in_context, scratch, out);
     write_raw(number, &tables, &counts, scratch, out);
@@ -130,14 +131,27 @@ fn set_codes(
     });
 }
 
+/// Runs of moved elements by which classes are chosen, and how many there are at least before some are left out.
+const COUNTED_RUN: usize = 64;
+const COUNTED_FROM: usize = 1 << 14;
+
+/// How often each code occurs in each context, in a part of the elements where there are many: it is for choosing the
+/// classes only.
 fn count_codes(contexts: &[u8], codes: &[u8]) -> Vec<CodeCounts> {
     // Two tables, so that equal neighbours do not wait for each other.
     let mut counts = vec![[0u32; 256]; 2 * MAX_CONTEXTS];
     let (even, odd) = counts.split_at_mut(MAX_CONTEXTS);
-    for (contexts, codes) in contexts.chunks(2).zip(codes.chunks(2)) {
-        even[usize::from(contexts[0] & 15)][usize::from(codes[0])] += 1;
-        if let (Some(&context), Some(&code)) = (contexts.get(1), codes.get(1)) {
-            odd[usize::from(context & 15)][usize::from(code)] += 1;
+    let every = (codes.len() / COUNTED_FROM).clamp(1, 4);
+    let runs = contexts.chunks(COUNTED_RUN).zip(codes.chunks(COUNTED_RUN)).step_by(every);
+    for (contexts, codes) in runs {
+        let (contexts, last_context) = contexts.as_chunks::<2>();
+        let (codes, last_code) = codes.as_chunks::<2>();
+        for (contexts, codes) in contexts.iter().zip(codes) {
+            even[usize::from(contexts[0] & 15)][usize::from(codes[0])] += 1;
+            odd[usize::from(contexts[1] & 15)][usize::from(codes[1])] += 1;
+        }
+        for (&context, &code) in last_context.iter().zip(last_code) {
+            even[usize::from(context & 15)][usize::from(code)] += 1;
         }
     }
     for (even, odd) in even.iter_mut().zip(odd) {
@@ -164,36 +178,67 @@ fn flag_moved(scratch: &mut Scratch) {
 
 /// Turns the codes of moved elements into symbols. Elements that have none are not flagged any more; returns their
 /// positions.
-fn set_symbols(symbols_of: &[[u8; 256]; MAX_CONTEXTS], scratch: &mut Scratch) -> Vec<u32> {
+fn set_symbols(
+    tables: &[Context],
+    symbols_of: &[[u8; 256]; MAX_CONTEXTS],
+    scratch: &mut Scratch,
+) -> Vec<u32> {
     let Scratch { moved, moved_contexts, symbols, .. } = scratch;
-    let mut n_without = 0;
-    for (&context, symbol) in moved_contexts.iter().zip(&mut *symbols) {
-        *symbol = symbols_of[usize::from(context & 15)][usize::from(*symbol)];
-        n_without += usize::from(*symbol == NO_SYMBOL);
-    }
-    let mut escapes = Vec::new();
-    if n_without == 0 {
-        return escapes;
-    }
-    let mut at = 0;
-    for (first, word) in (0u32..).step_by(64).zip(moved) {
-        let n = word.count_ones() as usize;
-        if symbols[at..at + n].contains(&NO_SYMBOL) {
-            let mut left = *word;
-            for &symbol in &symbols[at..at + n] {
-                if symbol == NO_SYMBOL {
-                    escapes.push(first + left.trailing_zeros());
-                    *word &= !(left & left.wrapping_neg());
-                }
-                left &= left - 1;
+    let mut without = Vec::new();
+    let done = match crate::arch::avx2() {
+        Some(avx2) if tables.iter().all(|table| table.exact.is_none()) => {
+            let (mut lows, mut n_symbols) = ([0; MAX_CONTEXTS], [0; MAX_CONTEXTS]);
+            for (at, table) in tables.iter().enumerate().filter(|(_, table)| table.classes.is_some()) {
+                (lows[at], n_symbols[at]) = (table.low, 16);
             }
+            avx2.delta_symbols(&lows, &n_symbols, moved_contexts, symbols, &mut without)
         }
-        at += n;
+        _ => 0,
+    };
+    for (at, symbol) in symbols.iter_mut().enumerate().skip(done) {
+        *symbol = symbols_of[usize::from(moved_contexts[at] & 15)][usize::from(*symbol)];
+        if *symbol == NO_SYMBOL {
+            without.push(at);
+        }
     }
-    let mut kept = symbols.iter().map(|&symbol| symbol != NO_SYMBOL);
-    moved_contexts.retain(|_| kept.next().unwrap_or(true));
-    symbols.retain(|&symbol| symbol != NO_SYMBOL);
+    let escapes = unflag(moved, &without);
+    remove(moved_contexts, &without);
+    remove(symbols, &without);
     escapes
+}
+
+/// Takes the flags off the moved elements of these numbers, ascending; returns their positions.
+fn unflag(moved: &mut [u64], numbers: &[usize]) -> Vec<u32> {
+    let mut positions = Vec::with_capacity(numbers.len());
+    let mut numbers = numbers.iter().copied().peekable();
+    let mut n_before = 0;
+    for (first, word) in (0u32..).step_by(64).zip(moved) {
+        let (of_word, mut left) = (word.count_ones() as usize, *word);
+        let mut skipped = 0;
+        while let Some(number) = numbers.next_if(|number| *number < n_before + of_word) {
+            // The flags of the word up to this one.
+            while skipped < number - n_before {
+                left &= left - 1;
+                skipped += 1;
+            }
+            positions.push(first + left.trailing_zeros());
+            *word &= !(left & left.wrapping_neg());
+        }
+        n_before += of_word;
+    }
+    positions
+}
+
+/// Removes the bytes at these places, ascending.
+fn remove(bytes: &mut Vec<u8>, places: &[usize]) {
+    let Some(&first) = places.first() else { return };
+    let mut kept = first;
+    let ends = places[1..].iter().copied().chain([bytes.len()]);
+    for (&place, end) in places.iter().zip(ends) {
+        bytes.copy_within(place + 1..end, kept);
+        kept += end - place - 1;
+    }
+    bytes.truncate(kept);
 }
 
 /// Writes tables and coded symbols: flags of all contexts, then classes of all contexts. Returns how many elements keep
@@ -237,7 +282,6 @@ fn encode_symbols<const N: usize>(
         *start = n_symbols;
         n_symbols += n.next_multiple_of(group_len);
     }
-    bucketed.clear();
     bucketed.resize(n_symbols, 0);
     flags::unpack(&strings[..strings_len], bucketed);
     classes::split(moved_contexts, starts, symbols, bucketed);
@@ -246,17 +290,20 @@ fn encode_symbols<const N: usize>(
         if n_quads[at] > 0 {
             let symbols = &mut bucketed[2 * flags_at[at]..][..n_quads[at]];
             let n = n_in_context[at].div_ceil(4);
-            let frequencies = frequencies_of(&symbols[..n]);
+            let frequencies = frequencies_from(contexts::count(&symbols[..n]));
             symbols[n..].fill(most_frequent(&frequencies));
             table.flags = Flags::Coded(frequencies);
         }
-        if let Some(classes) = &table.classes {
+        if table.classes.is_some() {
             let symbols = &bucketed[starts[at]..][..n_moved[at]];
-            for (symbol, count) in (0u8..).zip(contexts::count(symbols)) {
+            let n_of_symbols = contexts::count(symbols);
+            for (symbol, count) in (0u8..).zip(n_of_symbols) {
                 counts[usize::from(table.raw_len(symbol))] += count;
             }
+            let classes = frequencies_from(n_of_symbols);
             let padded = n_moved[at].next_multiple_of(group_len);
-            bucketed[starts[at]..][n_moved[at]..padded].fill(most_frequent(classes));
+            bucketed[starts[at]..][n_moved[at]..padded].fill(most_frequent(&classes));
+            table.classes = Some(classes);
         }
     }
     header::write(number, rules, tables, out);
@@ -281,9 +328,8 @@ fn encode_symbols<const N: usize>(
     counts
 }
 
-fn frequencies_of(symbols: &[u8]) -> Frequencies {
-    let counts = contexts::count(symbols).map(|count| u32::try_from(count).unwrap_or(u32::MAX));
-    Frequencies::from_counts(&counts)
+fn frequencies_from(counts: [usize; 16]) -> Frequencies {
+    Frequencies::from_counts(&counts.map(|count| u32::try_from(count).unwrap_or(u32::MAX)))
 }
 
 /// The symbol that padding costs least with.
@@ -313,6 +359,5 @@ fn write_raw(
     for (at, (bits, &len)) in raw_bits.iter_mut().zip(&*raw_lens).enumerate().skip(done) {
         *bits = rests[usize::from(len / 8) % number.width][at] & ((1 << (len % 8)) - 1);
     }
-    let low_bytes = |at: usize, plane: usize| rests[plane][at];
-    raw::write(raw_lens, counts, raw_bits, low_bytes, out);
+    raw::write(raw_lens, counts, raw_bits, |plane| Cow::Borrowed(&rests[plane][..]), out);
 }

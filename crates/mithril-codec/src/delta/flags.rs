@@ -133,10 +133,10 @@ pub(super) fn split(
 }
 
 /// Contexts (or any bytes) of the elements that are flagged, in order.
-pub(super) fn keep_flagged(bytes: &[u8], moved: &[u64], out: &mut Vec<u8>) {
+pub(crate) fn keep_flagged(bytes: &[u8], moved: &[u64], out: &mut Vec<u8>) {
     let n_moved: usize = moved.iter().map(|word| word.count_ones() as usize).sum();
-    // Kernels write eight bytes at a time.
-    out.resize(n_moved + 8, 0);
+    // Kernels write up to 64 bytes at a time.
+    out.resize(n_moved + 64, 0);
     let (done, mut at) = match crate::arch::avx2() {
         Some(avx2) => avx2.delta_keep_flagged(bytes, moved, out),
         None => (0, 0),
@@ -150,4 +150,13 @@ pub(super) fn keep_flagged(bytes: &[u8], moved: &[u64], out: &mut Vec<u8>) {
         }
     }
     out.truncate(n_moved);
+}
+
+/// How many of the `n` bits from a byte on are set.
+pub(super) fn count_set(bytes: &[u8], n: usize) -> usize {
+    let (words, rest) = bytes[..n / 8].as_chunks::<8>();
+    let whole: u32 = words.iter().map(|word| u64::from_le_bytes(*word).count_ones()).sum();
+    let rest: u32 = rest.iter().map(|byte| byte.count_ones()).sum();
+    let last = if n.is_multiple_of(8) { 0 } else { (bytes[n / 8] & ((1 << (n % 8)) - 1)).count_ones() };
+    (whole + rest + last) as usize
 }

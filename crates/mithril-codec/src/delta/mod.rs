@@ -30,6 +30,7 @@ pub(crate) mod raw;
 #[cfg(test)]
 mod tests;
 
+pub(crate) use contexts::count_16;
 pub(crate) use decode::decode;
 pub(crate) use encode::encode;
 pub use model::{common_steps, sampled_bits};

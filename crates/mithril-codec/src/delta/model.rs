@@ -1,7 +1,7 @@
 //! What the encoder chooses for a block: rules, centers, windows of classes. Counted in integers.
 
 use super::header::{Context, EXACT_FROM, Rule, Rules};
-use super::{DeltaRecipe, MAX_CONTEXTS, Number};
+use super::{DeltaRecipe, Number};
 use crate::entropy::log2_65536ths;
 use crate::entropy::rans8::Frequencies;
 use crate::transform::fields::Layout;
@@ -14,8 +14,11 @@ pub(super) const EXACT: [u8; 2] = [253, 254];
 /// How often each code occurs in a context.
 pub(super) type CodeCounts = [u32; 256];
 
-/// Elements looked at to choose rules.
+/// Elements looked at for steps that many have in common.
 const SAMPLED: usize = 4096;
+
+/// Elements of each block looked at to see how large they are.
+const SIZES_SAMPLED: usize = 4096;
 
 /// A block has fewer contexts if it has fewer elements than this for each.
 const ELEMENTS_PER_CONTEXT: usize = 2048;
@@ -32,11 +35,16 @@ const SMALL_STEP: u64 = 16;
 pub fn common_steps(layout: Layout, source: &[u8], base: &[u8]) -> Vec<u64> {
     let number = Number::of(layout);
     let n = source.len().min(base.len()) / number.width;
-    let mut steps: Vec<u64> = sampled(n)
-        .map(|at| number.difference(number.read(source, at), number.read(base, at)))
-        .filter(|&step| step != 0 && number.sign_and_rest(step).1 >= SMALL_STEP)
-        .collect();
-    let n_sampled = sampled(n).count();
+    let n_sampled = sampled(n, SAMPLED).count();
+    let mut steps = Vec::with_capacity(n_sampled);
+    number.by_width(|number| {
+        for at in sampled(n, SAMPLED) {
+            let step = number.difference(number.read(source, at), number.read(base, at));
+            if step != 0 && number.sign_and_rest(step).1 >= SMALL_STEP {
+                steps.push(step);
+            }
+        }
+    });
     steps.sort_unstable();
     let mut common: Vec<(usize, u64)> = steps
         .chunk_by(|a, b| a == b)
@@ -49,8 +57,8 @@ pub fn common_steps(layout: Layout, source: &[u8], base: &[u8]) -> Vec<u64> {
 }
 
 /// Places of a sample, spread so that they do not follow the columns of a matrix.
-fn sampled(n: usize) -> impl Iterator<Item = usize> {
-    let stride = (n / SAMPLED).max(1);
+fn sampled(n: usize, of: usize) -> impl Iterator<Item = usize> {
+    let stride = (n / of).max(1);
     (0..n / stride).map(move |i| i * stride + i * 37 % stride)
 }
 
@@ -93,10 +101,15 @@ fn by_size(recipe: &DeltaRecipe, of_two: bool, base: &[u8], n: usize) -> Rule {
     let shift = recipe.layout.mantissa.saturating_sub(finer);
     let wanted = if of_two { CONTEXTS_OF_TWO } else { 8 << finer };
     let n_contexts = wanted.min(u8::try_from(n / ELEMENTS_PER_CONTEXT).unwrap_or(u8::MAX)).max(1);
-    let at_hand = sampled(base.len() / number.width);
-    let mut sizes: Vec<u64> = at_hand.map(|at| number.magnitude(number.read(base, at)) >> shift).collect();
-    sizes.sort_unstable();
-    let top = sizes.get(sizes.len().saturating_sub(1 + sizes.len() / 512)).copied().unwrap_or(0);
+    let mut sizes = Vec::with_capacity(2 * SIZES_SAMPLED);
+    number.by_width(|number| {
+        let at_hand = sampled(base.len() / number.width, SIZES_SAMPLED);
+        sizes.extend(at_hand.map(|at| number.magnitude(number.read(base, at)) >> shift));
+    });
+    let top = match sizes.len() {
+        0 => 0,
+        n => *sizes.select_nth_unstable(n.saturating_sub(1 + n / 512)).1,
+    };
     let low = u16::try_from((top + 1).saturating_sub(u64::from(n_contexts))).unwrap_or(u16::MAX);
     Rule { shift, low, n_contexts, cyclic: false }
 }
@@ -201,23 +214,39 @@ pub(super) fn context(center: u64, exact: Option<[u64; 2]>, classes: &Classes) -
     }
 }
 
-/// About how many bits a block of `n` elements would take, in 256ths, from a piece of it; for comparing recipes.
-pub fn sampled_bits(recipe: &DeltaRecipe, source: &[u8], base: &[u8], n: usize) -> u64 {
-    let number = Number::of(recipe.layout);
+/// Sizes told apart in a sample: more than any rule has contexts.
+const SIZES: usize = 32;
+
+/// About how many bits a block of `n` elements would take with one context per octave and with two, in 256ths, from a
+/// piece of it; for comparing recipes.
+pub fn sampled_bits(layout: Layout, source: &[u8], base: &[u8], n: usize) -> [u64; 2] {
+    let number = Number::of(layout);
     let n_at_hand = source.len() / number.width;
-    let rule = by_size(recipe, false, base, n);
-    let mut counts = vec![[0u32; 256]; MAX_CONTEXTS];
+    let rules =
+        [1, 2].map(|per_octave| by_size(&DeltaRecipe { layout, per_octave, row_len: None }, false, base, n));
+    let [_, fine] = rules;
+    // The largest size that has a context of its own is one of the last.
+    let first = (u64::from(fine.low) + u64::from(fine.n_contexts)).saturating_sub(SIZES as u64);
+    let mut counts = vec![[0u32; 256]; SIZES];
     number.by_width(|number| {
         for at in 0..n_at_hand {
             let of_base = number.read(base, at);
-            let size = (number.magnitude(of_base) >> rule.shift).saturating_sub(u64::from(rule.low));
-            let context = usize::try_from(size).unwrap_or(usize::MAX).min(usize::from(rule.n_contexts) - 1);
+            let size = (number.magnitude(of_base) >> fine.shift).saturating_sub(first);
+            let size = usize::try_from(size).unwrap_or(usize::MAX).min(SIZES - 1);
             let difference = number.difference(number.read(source, at), of_base);
-            counts[context][usize::from(code(number, difference))] += 1;
+            counts[size][usize::from(code(number, difference))] += 1;
         }
     });
-    let bits: u64 = counts.iter().map(|counts| counted(number, counts)).sum();
-    bits * n as u64 / (n_at_hand as u64).max(1) + u64::from(rule.n_contexts) * TABLES_BITS
+    rules.map(|rule| {
+        let mut of_contexts = vec![[0u32; 256]; usize::from(rule.n_contexts)];
+        for (size, counts) in (first..).zip(&counts) {
+            let size = (size >> (rule.shift - fine.shift)).saturating_sub(u64::from(rule.low));
+            let context = usize::try_from(size).unwrap_or(usize::MAX).min(of_contexts.len() - 1);
+            of_contexts[context].iter_mut().zip(counts).for_each(|(sum, count)| *sum += count);
+        }
+        let bits: u64 = of_contexts.iter().map(|counts| counted(number, counts)).sum();
+        bits * n as u64 / (n_at_hand as u64).max(1) + u64::from(rule.n_contexts) * TABLES_BITS
+    })
 }
 
 /// Flags, classes and the window of a context, in 256ths of a bit.

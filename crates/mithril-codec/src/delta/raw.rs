@@ -4,8 +4,10 @@
 //! the first `r` bit planes. Planes hold the elements that reach them, in order, and nothing for the others, so
 //! their lengths follow from the classes.
 
+use super::flags::keep_flagged;
 use crate::CodecError;
 use crate::bytes::Cursor;
+use std::borrow::Cow;
 
 /// Bytes behind a plane of bits that kernels may touch.
 pub(super) const SLACK: usize = 16;
@@ -71,12 +73,12 @@ fn add_plane(plane: u8, string: &[u8], raw_lens: &[u8], bits: &mut [u8]) {
     }
 }
 
-/// Appends all planes; `bits` are the top bits of every element, `low_byte` gives byte `j` of the element `i` below them.
-pub(crate) fn write(
+/// Appends all planes; `bits` are the top bits of every element, `low_bytes` gives byte `j` below them of all elements.
+pub(crate) fn write<'a>(
     raw_lens: &[u8],
     counts: &RawCounts,
     bits: &[u8],
-    low_byte: impl Fn(usize, usize) -> u8,
+    low_bytes: impl Fn(usize) -> Cow<'a, [u8]>,
     out: &mut Vec<u8>,
 ) {
     let (bit_lens, byte_lens) = plane_lens(counts);
@@ -89,14 +91,24 @@ pub(crate) fn write(
         take_plane(plane, raw_lens, bits, &mut out[start..]);
         out.truncate(start + n.div_ceil(8));
     }
+    let (mut reaching, mut kept) = (Vec::new(), Vec::new());
     for (plane, _) in byte_lens.iter().enumerate().filter(|(_, n)| **n > 0) {
-        for (first, lens) in (0..).step_by(32).zip(raw_lens.chunks(32)) {
-            // Elements that keep whole bytes are rare where elements are short.
-            if usize::from(lens.iter().fold(0, |seen, len| (*len).max(seen))) / 8 > plane {
-                let reaching = (first..).zip(lens).filter(|(_, len)| usize::from(**len) / 8 > plane);
-                out.extend(reaching.map(|(at, _)| low_byte(at, plane)));
-            }
-        }
+        let least = u8::try_from(8 * (plane + 1)).unwrap_or(u8::MAX);
+        flag_from(raw_lens, least, &mut reaching);
+        keep_flagged(&low_bytes(plane), &reaching, &mut kept);
+        out.extend_from_slice(&kept);
+    }
+}
+
+/// One bit for each length that is at least this.
+fn flag_from(raw_lens: &[u8], least: u8, words: &mut Vec<u64>) {
+    words.resize(raw_lens.len().div_ceil(64), 0);
+    let done = match crate::arch::avx2() {
+        Some(avx2) => avx2.delta_flag_from(raw_lens, least, words),
+        None => 0,
+    };
+    for (word, lens) in words[done..].iter_mut().zip(raw_lens[64 * done..].chunks(64)) {
+        *word = lens.iter().rev().fold(0, |word, &len| word << 1 | u64::from(len >= least));
     }
 }
 

@@ -2,6 +2,7 @@
 
 use super::*;
 use crate::Dtype;
+use crate::arch::{Kernels, with_kernels};
 
 /// A fixed generator.
 struct Random(u64);
@@ -50,11 +51,20 @@ fn coded(recipe: &DeltaRecipe, source: &[u8], base: &[u8]) -> Vec<u8> {
     block
 }
 
+/// The block comes back, and is the same, whichever kernels run.
 fn check(recipe: &DeltaRecipe, source: &[u8], base: &[u8]) -> usize {
     let block = coded(recipe, source, base);
-    let mut out = vec![0; source.len()];
-    decode(&block, block.len(), base, &mut out, &mut Scratch::default()).unwrap();
-    assert!(out == source, "{recipe:?}, {} bytes", source.len());
+    for kernels in [Kernels::All, Kernels::Avx2, Kernels::None] {
+        with_kernels(kernels, || {
+            assert!(
+                kernels == Kernels::All || block == coded(recipe, source, base),
+                "{kernels:?} {recipe:?}"
+            );
+            let mut out = vec![0; source.len()];
+            decode(&block, block.len(), base, &mut out, &mut Scratch::default()).unwrap();
+            assert!(out == source, "{kernels:?} {recipe:?}, {} bytes", source.len());
+        });
+    }
     block.len()
 }
 

@@ -23,46 +23,69 @@ pub(crate) fn decode(
     let first = usize::try_from(first_byte).map_err(|_| CodecError::corrupt("place of a block"))? / width;
     predictor.predict(first, n, base, scratch)?;
     let Scratch { predicted, contexts, scales, symbols, bucketed, raw_lens, raw_bits, .. } = scratch;
-    let of_contexts = tables.of_contexts();
-    let mut none = false;
-    for context in contexts.iter_mut() {
-        *context = of_contexts[usize::from(*context) % N_CONTEXTS];
-        none |= *context == u8::MAX;
-    }
-    if none {
-        return Err(CodecError::corrupt("element in a context without a table"));
-    }
-    let (mut starts, runs, n_symbols) = layout(contexts, decode.len());
-    bucketed.clear();
-    bucketed.resize(n_symbols, 0);
+    set_tables(&tables.of_contexts(), contexts)?;
+    let (starts, runs, n_symbols) = layout(contexts, decode.len());
+    bucketed.resize(n_symbols + SLACK, 0);
     let coded_len = cursor.len32()?;
-    rans12::decode_into(cursor.take(coded_len)?, &runs, decode, bucketed)?;
-    symbols.resize(n, 0);
-    for (symbol, &table) in symbols.iter_mut().zip(&*contexts) {
-        let start = &mut starts[usize::from(table) % N_CONTEXTS];
-        *symbol = bucketed[*start];
-        *start += 1;
-    }
+    rans12::decode_into(cursor.take(coded_len)?, &runs, decode, &mut bucketed[..n_symbols])?;
+    merge(contexts, starts, bucketed, symbols);
     let steps: Vec<Steps> = (0..decode.len()).map(|table| Steps::of(prediction, table)).collect();
-    let mut counts = [0; 64];
     raw_lens.resize(n, 0);
     for ((len, &table), &symbol) in raw_lens.iter_mut().zip(&*contexts).zip(&*symbols) {
         *len = steps[usize::from(table)].raw_lens[usize::from(symbol)];
     }
-    raw_lens.iter().for_each(|&len| counts[usize::from(len) % 64] += 1);
+    let counts = super::count_raw_lens(raw_lens);
     let planes = raw::read(&mut cursor, raw_lens, &counts, bucketed, raw_bits)?;
-    let elements = Elements { predicted, scales, tables: contexts, symbols, raw_lens, raw_bits, planes };
-    match format {
-        Format::F32 => elements.restore(Format::F32, &steps, out),
-        Format::Bf16 => elements.restore(Format::Bf16, &steps, out),
-        Format::F16 => elements.restore(Format::F16, &steps, out),
+    let mut elements = Elements {
+        done: 0,
+        at: [0; 4],
+        predicted,
+        scales,
+        tables: contexts,
+        symbols,
+        raw_lens,
+        raw_bits,
+        planes,
+    };
+    if let Some(avx2) = crate::arch::avx2().filter(|_| width == 2) {
+        elements.restore_16(avx2, prediction, out);
     }
+    format.known(|format| elements.restore(format, &steps, out));
     let tail = &mut out[n * width..];
     if cursor.rest().len() != tail.len() {
         return Err(CodecError::corrupt("bytes behind the predicted block"));
     }
     tail.copy_from_slice(cursor.rest());
     Ok(())
+}
+
+/// Bytes behind the buckets that kernels may touch.
+const SLACK: usize = 64;
+
+/// The table of each context in its place.
+fn set_tables(of_contexts: &[u8; N_CONTEXTS], contexts: &mut [u8]) -> Result<(), CodecError> {
+    let mut table_of = [u8::MAX; 64];
+    table_of[..N_CONTEXTS].copy_from_slice(of_contexts);
+    let done = crate::arch::avx2().map_or(0, |avx2| avx2.look_up_64(&table_of, contexts));
+    for context in &mut contexts[done..] {
+        *context = table_of[usize::from(*context) % 64];
+    }
+    if contexts.iter().fold(0, |most, &table| most.max(table)) == u8::MAX {
+        return Err(CodecError::corrupt("element in a context without a table"));
+    }
+    Ok(())
+}
+
+/// Takes the symbols of all tables in the order of the elements. There are `SLACK` bytes behind the last bucket.
+fn merge(tables: &[u8], mut starts: [usize; N_CONTEXTS], bucketed: &[u8], symbols: &mut Vec<u8>) {
+    symbols.resize(tables.len(), 0);
+    let done =
+        crate::arch::avx2().map_or(0, |avx2| avx2.merge_buckets(tables, &mut starts, bucketed, symbols));
+    for (symbol, &table) in symbols[done..].iter_mut().zip(&tables[done..]) {
+        let start = &mut starts[usize::from(table) % N_CONTEXTS];
+        *symbol = bucketed[*start];
+        *start += 1;
+    }
 }
 
 /// What the symbols of a table mean, looked up.
@@ -94,6 +117,9 @@ impl Steps {
 
 /// Everything that is known of the elements of a block before they are put together.
 struct Elements<'a> {
+    /// Elements that are done, and bytes that they took of each plane.
+    done: usize,
+    at: [usize; 4],
     predicted: &'a [u32],
     scales: &'a [i16],
     tables: &'a [u8],
@@ -103,16 +129,52 @@ struct Elements<'a> {
     planes: [&'a [u8]; 8],
 }
 
+/// What kernels see of [`Elements`] of two bytes.
+pub(crate) struct Elements16<'a> {
+    pub(crate) mantissa: u8,
+    pub(crate) detail: u8,
+    /// Tables below this code sizes.
+    pub(crate) n_value_tables: u8,
+    pub(crate) predicted: &'a [u32],
+    pub(crate) scales: &'a [i16],
+    pub(crate) tables: &'a [u8],
+    pub(crate) symbols: &'a [u8],
+    pub(crate) raw_lens: &'a [u8],
+    pub(crate) raw_bits: &'a [u8],
+    pub(crate) planes: [&'a [u8]; 2],
+}
+
 impl Elements<'_> {
+    /// Writes as many elements of two bytes as a kernel can.
+    fn restore_16(&mut self, avx2: crate::arch::Avx2, prediction: &Prediction, out: &mut [u8]) {
+        let n_value_tables =
+            (0..prediction.decode.len()).filter(|&table| prediction.tables.is_value(table)).count();
+        let elements = Elements16 {
+            mantissa: u8::try_from(prediction.predictor.format.mantissa()).unwrap_or(0),
+            detail: prediction.tables.detail,
+            n_value_tables: u8::try_from(n_value_tables).unwrap_or(0),
+            predicted: self.predicted,
+            scales: self.scales,
+            tables: self.tables,
+            symbols: self.symbols,
+            raw_lens: self.raw_lens,
+            raw_bits: self.raw_bits,
+            planes: [self.planes[0], self.planes[1]],
+        };
+        let (done, [low, high]) = avx2.restore_predicted_16(&elements, out);
+        (self.done, self.at) = (done, [low, high, 0, 0]);
+    }
+
     /// Writes all elements. Inlined, so that the compiler knows the format.
     #[inline(always)]
     fn restore(&self, format: Format, steps: &[Steps], out: &mut [u8]) {
         let bits = 8 * format.width();
         let (mask, magnitudes) = (u32::MAX >> (32 - bits), u32::MAX >> (33 - bits));
-        let mut at = [0; 4];
-        let places = self.predicted.iter().zip(self.scales).zip(self.tables).zip(self.symbols);
-        let kept = self.raw_lens.iter().zip(self.raw_bits);
-        let elements = out.chunks_exact_mut(format.width());
+        let (done, mut at) = (self.done, self.at);
+        let places = self.predicted[done..].iter().zip(&self.scales[done..]);
+        let places = places.zip(&self.tables[done..]).zip(&self.symbols[done..]);
+        let kept = self.raw_lens[done..].iter().zip(&self.raw_bits[done..]);
+        let elements = out.chunks_exact_mut(format.width()).skip(done);
         for (((((&p, &scale), &table), &symbol), (&raw_len, &raw_bits)), out) in
             places.zip(kept).zip(elements)
         {

@@ -27,12 +27,17 @@ pub fn count(predictor: &Predictor, first: usize, base: Option<&[u8]>, source: &
     let n = source.len() / format.width();
     let mut scratch = Scratch::default();
     predictor.predict(first, n, base, &mut scratch).expect("whole rows and their base");
-    let Scratch { predicted, contexts, scales, .. } = &scratch;
-    for at in 0..n {
-        let context = usize::from(contexts[at]);
+    format.known(|format| count_as(format, source, &scratch, counts));
+}
+
+/// Inlined, so that the compiler knows the format.
+#[inline(always)]
+fn count_as(format: Format, source: &[u8], scratch: &Scratch, counts: &mut Counts) {
+    let places = scratch.contexts.iter().zip(&scratch.predicted).zip(&scratch.scales);
+    for (at, ((&context, &p), &scale)) in places.enumerate() {
+        let context = usize::from(context) % N_CONTEXTS;
         let x = read(format, source, at);
-        let value = symbols::is_value(context);
-        let coded = symbols::encode(format, MAX_DETAIL, value, scales[at], predicted[at], x);
+        let coded = symbols::encode(format, MAX_DETAIL, symbols::is_value(context), scale, p, x);
         counts.counts[context][usize::from(coded.symbol)] += 1;
     }
 }
@@ -52,7 +57,7 @@ pub(crate) fn encode(
     let first = usize::try_from(first_byte).ok()? / format.width();
     predictor.predict(first, n, base, scratch).ok()?;
     let tail = &source[n * format.width()..];
-    let counts = set_symbols(format, tables, source, scratch)?;
+    let counts = format.known(|format| set_symbols(format, tables, source, scratch))?;
     let Scratch { contexts, symbols, bucketed, kept, raw_lens, raw_bits, .. } = scratch;
     let runs = bucket(contexts, symbols, tables, bucketed);
     let at = out.len();
@@ -62,9 +67,14 @@ pub(crate) fn encode(
     out[at..at + 4].copy_from_slice(&coded_len.to_le_bytes());
     raw_bits.clear();
     raw_bits.extend(kept.iter().zip(&*raw_lens).map(|(&kept, &len)| top_bits(kept, len)));
-    raw::write(raw_lens, &counts, raw_bits, |at, plane| kept[at].to_le_bytes()[plane], out);
+    raw::write(raw_lens, &counts, raw_bits, |plane| low_bytes(kept, plane).into(), out);
     out.extend(tail);
     Some(())
+}
+
+/// One byte of the kept bits of all elements.
+fn low_bytes(kept: &[u32], plane: usize) -> Vec<u8> {
+    kept.iter().map(|kept| (kept >> (8 * plane)).to_le_bytes()[0]).collect()
 }
 
 /// The kept bits above whole bytes.
@@ -74,7 +84,8 @@ fn top_bits(kept: u32, len: u8) -> u8 {
 }
 
 /// Symbols and kept bits of all elements, and the number of each table in place of its contexts. Returns how many
-/// elements keep how many bits.
+/// elements keep how many bits. Inlined, so that the compiler knows the format.
+#[inline(always)]
 fn set_symbols(
     format: Format,
     tables: &Tables,
@@ -82,29 +93,26 @@ fn set_symbols(
     scratch: &mut Scratch,
 ) -> Option<raw::RawCounts> {
     let of_contexts = tables.of_contexts();
+    // Whether a table has a symbol: an array, so that it is looked up at once.
+    let has_symbol: Vec<[bool; 256]> =
+        tables.all().map(|table| table.frequencies().map(|share| share > 0)).collect();
     let Scratch { predicted, contexts, scales, symbols, kept, raw_lens, .. } = scratch;
     let n = contexts.len();
     symbols.resize(n, 0);
     kept.resize(n, 0);
     raw_lens.resize(n, 0);
-    let mut counts = [0; 64];
-    for at in 0..n {
-        let context = usize::from(contexts[at]);
-        let value = symbols::is_value(context);
+    let mut lacks = false;
+    let places = contexts.iter_mut().zip(&*predicted).zip(&*scales);
+    let outputs = symbols.iter_mut().zip(&mut *kept).zip(&mut *raw_lens);
+    for (at, (((context, &p), &scale), ((symbol, kept), raw_len))) in places.zip(outputs).enumerate() {
+        let of_context = usize::from(*context) % N_CONTEXTS;
         let x = read(format, source, at);
-        let coded = symbols::encode(format, tables.detail, value, scales[at], predicted[at], x);
-        let table = of_contexts[context];
-        let frequencies = tables.tables.get(usize::from(table))?.frequencies();
-        if frequencies[usize::from(coded.symbol)] == 0 {
-            return None;
-        }
-        contexts[at] = table;
-        symbols[at] = coded.symbol;
-        kept[at] = coded.raw;
-        raw_lens[at] = coded.raw_len;
-        counts[usize::from(coded.raw_len)] += 1;
+        let coded = symbols::encode(format, tables.detail, symbols::is_value(of_context), scale, p, x);
+        *context = of_contexts[of_context];
+        lacks |= !has_symbol.get(usize::from(*context))?[usize::from(coded.symbol)];
+        (*symbol, *kept, *raw_len) = (coded.symbol, coded.raw, coded.raw_len);
     }
-    Some(counts)
+    (!lacks).then(|| super::count_raw_lens(raw_lens))
 }
 
 /// Symbols table by table, each filled up to whole groups.
@@ -127,10 +135,16 @@ fn bucket(tables_of: &[u8], symbols: &[u8], tables: &Tables, bucketed: &mut Vec<
 
 /// Where the symbols of each table start, the runs of groups, and the symbols of all groups.
 pub(super) fn layout(tables_of: &[u8], n_tables: usize) -> ([usize; N_CONTEXTS], Vec<Run>, usize) {
-    let mut counts = [0; N_CONTEXTS];
-    for &table in tables_of {
-        counts[usize::from(table) % N_CONTEXTS] += 1;
+    // Four counters for each, so that equal neighbours do not wait for each other.
+    let mut counters = [[0usize; 4]; N_CONTEXTS];
+    let (fours, rest) = tables_of.as_chunks::<4>();
+    for four in fours {
+        for (way, &table) in four.iter().enumerate() {
+            counters[usize::from(table) % N_CONTEXTS][way] += 1;
+        }
     }
+    rest.iter().for_each(|&table| counters[usize::from(table) % N_CONTEXTS][0] += 1);
+    let counts = counters.map(|ways| ways.iter().sum::<usize>());
     let mut starts = [0; N_CONTEXTS];
     let mut runs = Vec::with_capacity(n_tables);
     let mut n = 0;

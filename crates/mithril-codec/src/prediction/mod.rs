@@ -28,14 +28,16 @@ mod tables;
 #[cfg(test)]
 mod tests;
 
-pub(crate) use decode::decode;
+pub(crate) use decode::{Elements16, decode};
 pub(crate) use encode::encode;
 pub use encode::{Counts, count};
 pub use low_rank::{Factors, LowRank};
 pub use predictor::{Matrix, Predictor};
+pub(crate) use symbols::LOWEST_SIZE;
 pub use tables::Tables;
 
-use crate::delta::Number;
+use crate::delta::raw::RawCounts;
+use crate::delta::{Number, count_16};
 
 /// A type of number that can be predicted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -81,6 +83,16 @@ impl Format {
         Number { width: self.width(), sign: true }
     }
 
+    /// Runs with the format as a constant, so that the compiler writes a loop for each.
+    #[inline(always)]
+    fn known<T>(self, work: impl FnOnce(Self) -> T) -> T {
+        match self {
+            Self::Bf16 => work(Self::Bf16),
+            Self::F16 => work(Self::F16),
+            Self::F32 => work(Self::F32),
+        }
+    }
+
     /// The size of a number in half octaves.
     #[inline(always)]
     pub(crate) fn size(self, x: u32) -> i32 {
@@ -109,6 +121,15 @@ impl Prediction {
     pub fn row_len(&self) -> Option<usize> {
         self.predictor.matrix.as_ref().map(|matrix| matrix.row_len)
     }
+}
+
+/// How many elements keep how many bits, of which there are at most 32.
+fn count_raw_lens(raw_lens: &[u8]) -> RawCounts {
+    let mut counts = [0; 64];
+    for (first, counts) in (0u8..).step_by(16).zip(counts.as_chunks_mut::<16>().0).take(3) {
+        *counts = count_16(raw_lens, first);
+    }
+    counts
 }
 
 /// Contexts: sizes of the prediction relative to the scale, from `-LOWEST` half octaves on.

@@ -10,7 +10,7 @@ const EQUAL: u8 = 0;
 /// Symbol of an element whose size is far from the scale; all its bits are kept.
 const ESCAPE: u8 = 1;
 /// Sizes: quarter octaves relative to the scale, from `-LOWEST_SIZE` on.
-const LOWEST_SIZE: i32 = 101;
+pub(crate) const LOWEST_SIZE: i16 = 101;
 const N_SIZES: i32 = 126;
 
 /// A symbol with the bits that it keeps.
@@ -41,7 +41,7 @@ fn encode_value(format: Format, scale: i16, p: u32, x: u32) -> Coded {
         return Coded { symbol: EQUAL, raw: 0, raw_len: 0 };
     }
     let magnitude = x & (u32::MAX >> (33 - bits));
-    let size = (magnitude >> kept).cast_signed() - 2 * i32::from(scale) + LOWEST_SIZE;
+    let size = (magnitude >> kept).cast_signed() - 2 * i32::from(scale) + i32::from(LOWEST_SIZE);
     if !(0..N_SIZES).contains(&size) {
         return Coded { symbol: ESCAPE, raw: x, raw_len: bits as u8 };
     }
@@ -113,7 +113,7 @@ pub(super) fn decode_value(format: Format, scale: i16, p: u32, symbol: u8, raw: 
     if symbol < 2 {
         return if symbol == EQUAL { p } else { raw };
     }
-    let size = i32::from((symbol - 2) >> 1) - LOWEST_SIZE + 2 * i32::from(scale);
+    let size = i32::from((symbol - 2) >> 1) - i32::from(LOWEST_SIZE) + 2 * i32::from(scale);
     let magnitude = (size.cast_unsigned().wrapping_shl(format.mantissa() - 2) | raw) & magnitudes;
     magnitude | (p ^ u32::from(symbol & 1) << (bits - 1)) & !magnitudes
 }

@@ -39,6 +39,13 @@ impl Tables {
         (Self { detail, lasts, tables }, cost >> 8)
     }
 
+    /// Bytes that the tables take in their section.
+    pub fn written_len(&self) -> usize {
+        let mut out = Vec::new();
+        self.all().for_each(|table| table.write(&mut out));
+        out.len()
+    }
+
     /// All tables, in the order of their contexts.
     pub(super) fn all(&self) -> impl Iterator<Item = &FrequencyTable> {
         self.tables.iter()

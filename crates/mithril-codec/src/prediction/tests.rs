@@ -1,6 +1,7 @@
 //! Predicted blocks come back for every format and bit pattern, and damage is refused.
 
 use super::*;
+use crate::arch::{Kernels, with_kernels};
 use crate::bytes::Cursor;
 
 /// A fixed generator.
@@ -122,11 +123,22 @@ fn decoded(
     decode(prediction, cursor, 0, Some(base), &mut out, &mut Scratch::default()).map(|()| out)
 }
 
+/// The block comes back, and is the same, whichever kernels run.
 fn check(predictor: &Predictor, source: &[u8], base: &[u8]) -> usize {
     let prediction = prediction(predictor, source, base);
-    let mut block = Vec::new();
-    encode(&prediction, 0, Some(base), source, &mut Scratch::default(), &mut block).unwrap();
-    assert!(decoded(&prediction, &block, base, source.len()).unwrap() == source, "{predictor:?}");
+    let coded = || {
+        let mut block = Vec::new();
+        encode(&prediction, 0, Some(base), source, &mut Scratch::default(), &mut block).unwrap();
+        block
+    };
+    let block = coded();
+    for kernels in [Kernels::All, Kernels::Avx2, Kernels::None] {
+        with_kernels(kernels, || {
+            assert!(kernels == Kernels::All || coded() == block, "{kernels:?} {predictor:?}");
+            let out = decoded(&prediction, &block, base, source.len()).unwrap();
+            assert!(out == source, "{kernels:?} {predictor:?}");
+        });
+    }
     block.len()
 }
 

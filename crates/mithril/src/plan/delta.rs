@@ -4,7 +4,7 @@ use super::{TensorPlan, block_len, coded_len, middle, prediction, tensor};
 use crate::Error;
 use crate::options::FrameOptions;
 use mithril_codec::Dtype;
-use mithril_codec::block::{Delta, Recipe};
+use mithril_codec::block::{Delta, Recipe, least_len};
 use mithril_codec::delta::{DeltaRecipe, common_steps, sampled_bits};
 use mithril_codec::transform::fields::Layout;
 
@@ -17,15 +17,39 @@ const TRIED: usize = 1 << 13;
 /// Rows of other lengths are too short for a rule of their own, or too long to be of one kind.
 const ROW_LENS: std::ops::RangeInclusive<u64> = 32..=8192;
 
+/// How the blocks of a tensor would be cut and coded without its base.
+#[derive(Debug)]
+pub(crate) struct Alone {
+    recipe: Recipe,
+    block_len: u32,
+}
+
+impl Alone {
+    /// Bytes that a frame takes at least. Counted without coding anything.
+    pub(crate) fn least_len(&self, source: &[u8]) -> usize {
+        source.chunks(self.block_len as usize).map(|block| least_len(&self.recipe, block)).sum()
+    }
+}
+
 /// Plans a tensor against its base, which has the same length.
 ///
 /// # Errors
 /// `InvalidArgument` when the shape does not describe exactly these bytes, or the base has another length.
 pub fn tensor_against(source: &[u8], base: &[u8], options: &FrameOptions) -> Result<TensorPlan, Error> {
+    tensor_against_and_alone(source, base, options).map(|(plan, _)| plan)
+}
+
+/// As [`tensor_against`], with what to do without the base.
+pub(crate) fn tensor_against_and_alone(
+    source: &[u8],
+    base: &[u8],
+    options: &FrameOptions,
+) -> Result<(TensorPlan, Alone), Error> {
     if source.len() != base.len() {
         return Err(Error::invalid(format!("base of {} bytes, tensor of {}", base.len(), source.len())));
     }
     let mut plan = tensor(source, options)?;
+    let alone = Alone { recipe: plan.recipe.clone(), block_len: plan.block_len };
     let unit = options.dtype.unit_len();
     if plan.shared.is_empty() {
         plan.block_len = block_len(evenly(source.len(), unit));
@@ -33,11 +57,12 @@ pub fn tensor_against(source: &[u8], base: &[u8], options: &FrameOptions) -> Res
     if !options.byte_grouping {
         let changed = Delta::Xor(Box::new(plan.recipe.clone()));
         plan.recipe = Recipe::AgainstBase { delta: changed, alone: Box::new(plan.recipe) };
-        return Ok(plan);
+        return Ok((plan, alone));
     }
     let delta = delta(source, base, options);
     plan.recipe = Recipe::AgainstBase { delta, alone: Box::new(plan.recipe) };
-    Ok(prediction::instead_of(&plan, source, Some(base), options).unwrap_or(plan))
+    let plan = prediction::instead_of(&plan, source, Some(base), options).unwrap_or(plan);
+    Ok((plan, alone))
 }
 
 /// Bytes of blocks of about the usual size that are cut as evenly as whole vectors allow.
@@ -55,11 +80,10 @@ fn delta(source: &[u8], base: &[u8], options: &FrameOptions) -> Delta {
     let start = source.len() / 4 / unit * unit;
     let piece = start..start + (source.len() - start).min(TRIED * width);
     let (tried, tried_base) = (&source[piece.clone()], &base[piece.clone()]);
-    let recipe = DeltaRecipe { layout, per_octave: 1, row_len: row_len(source, base, layout, options) };
-    let finer = DeltaRecipe { per_octave: 2, ..recipe };
     let n = (source.len() / width).min(DELTA_BLOCK);
-    let costs = [recipe, finer].map(|recipe| sampled_bits(&recipe, tried, tried_base, n));
-    let (recipe, cost) = if costs[1] < costs[0] { (finer, costs[1]) } else { (recipe, costs[0]) };
+    let costs = sampled_bits(layout, tried, tried_base, n);
+    let (per_octave, cost) = if costs[1] < costs[0] { (2, costs[1]) } else { (1, costs[0]) };
+    let recipe = DeltaRecipe { layout, per_octave, row_len: row_len(source, base, layout, options) };
     if !layout.sign {
         let (xor, len) = xor(source, base, dtype);
         // Both as bits of as many bytes.

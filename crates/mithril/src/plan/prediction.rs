@@ -30,8 +30,11 @@ const MIN_SIDE: usize = 64;
 /// Half octaves that the scale of a row or a column may be off that of the tensor.
 const SPREAD: i32 = 12;
 
-/// Raw bytes of blocks by which plans are compared.
-const COMPARED: usize = 4 << 20;
+/// Raw bytes of blocks by which the size of the other plan is told.
+const COMPARED: usize = 64 << 20;
+
+/// States of the coder in every block, and half a group of fill for some of its tables.
+const STATES_LEN: u64 = 320;
 
 /// A tensor with its base.
 struct Tensor<'a> {
@@ -72,12 +75,15 @@ pub(super) fn instead_of(
     if base.is_none() && (matrix.is_none() || format == Format::F16) {
         return None;
     }
-    let plan = tensor.plan(options.effort)?;
+    let (plan, coded_len) = tensor.plan(options.effort)?;
     if options.max_block_len.is_some_and(|most| u64::from(plan.block_len) > most) {
         return None;
     }
-    let fits = plan.shared.to_bytes().len() <= source.len() * MAX_SHARED_SHARE / 100;
-    (fits && sampled_len(&plan, source, base) < sampled_len(other, source, base)).then_some(plan)
+    let shared_len = plan.shared.to_bytes().len();
+    let fits = shared_len <= source.len() * MAX_SHARED_SHARE / 100;
+    let len =
+        coded_len + shared_len as u64 + STATES_LEN * source.len().div_ceil(plan.block_len as usize) as u64;
+    (fits && len < sampled_len(other, source, base)).then_some(plan)
 }
 
 /// Rows and columns of a shape.
@@ -110,7 +116,8 @@ fn sampled_len(plan: &TensorPlan, source: &[u8], base: Option<&[u8]>) -> u64 {
 }
 
 impl Tensor<'_> {
-    fn plan(&self, effort: Effort) -> Option<TensorPlan> {
+    /// The plan, and about the bytes of its symbols and kept bits.
+    fn plan(&self, effort: Effort) -> Option<(TensorPlan, u64)> {
         let sampled = self.sampled_rows();
         let mut best: Option<(u64, Predictor, Origin)> = None;
         for origin in self.origins() {
@@ -142,14 +149,17 @@ impl Tensor<'_> {
         for first in (0..self.n_rows).step_by(rows_per_count) {
             self.count(&predictor, first, (first + rows_per_count).min(self.n_rows), &mut counts);
         }
-        let (tables, _) = Tables::choose(self.format, &counts);
+        let (tables, bits) = Tables::choose(self.format, &counts);
+        // The tables are a part of the section too.
+        let len = (bits / 8).saturating_sub(tables.written_len() as u64);
         let rows =
             if predictor.matrix.is_some() { rows_per_block(self.row_len) * self.row_len } else { 1 << 19 };
-        Some(TensorPlan {
+        let plan = TensorPlan {
             recipe: Recipe::Predicted,
             shared: Shared::predicted(Prediction::new(predictor, tables)),
             block_len: block_len(rows * self.format.width()),
-        })
+        };
+        Some((plan, len))
     }
 
     /// Runs of rows that are looked at first; pieces of the only row where there are none.

@@ -104,6 +104,32 @@ fn an_unrelated_base_costs_nothing() {
     check(&current, &base, &FrameOptions::default().with_dtype(Dtype::Bf16));
 }
 
+/// Parts of a matrix are close to the base and others are not, or its numbers have bits that are always zero, so that
+/// what is true of a sample is not true of the whole.
+#[test]
+fn a_base_that_helps_in_places_only_never_costs() {
+    for dtype in [Dtype::Bf16, Dtype::F32] {
+        for (share_of_close, has_dead_bits) in [(64, false), (8, false), (8, true), (2, true)] {
+            let width = dtype.unit_len();
+            let (mut current, base) = pair(dtype, 192 << 10, 3);
+            let (far, _) = pair(dtype, 192 << 10, 4);
+            let close = current.len() / share_of_close / width * width;
+            current[close..].copy_from_slice(&far[close..]);
+            if has_dead_bits {
+                current.chunks_exact_mut(width).for_each(|element| element[..width - 1].fill(0));
+            }
+            let shape = vec![256, (current.len() / width / 256) as u64];
+            for effort in [Effort::Fast, Effort::Balanced, Effort::Max] {
+                check(&current, &base, &options(dtype, &shape).with_effort(effort));
+            }
+        }
+    }
+}
+
+fn options(dtype: Dtype, shape: &[u64]) -> FrameOptions {
+    FrameOptions::default().with_dtype(dtype).with_shape(shape.to_vec())
+}
+
 #[test]
 fn another_base_is_refused_and_nothing_is_written() {
     let (current, base) = pair(Dtype::F32, 40_000, 2);

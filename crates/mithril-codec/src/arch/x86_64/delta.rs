@@ -23,6 +23,9 @@ impl Avx2 {
         strings: &[u8],
         moved: &mut [u64],
     ) -> usize {
+        if let Some(wide) = self.wide {
+            return wide.delta_merge_flags(contexts, all, strings_at, strings, moved);
+        }
         // SAFETY: `self` exists only when `detect` saw the features.
         unsafe { merge_flags(contexts, all, strings_at, strings, moved) }
     }
@@ -38,6 +41,9 @@ impl Avx2 {
         strings_at: &mut [(u8, usize)],
         strings: &mut [u8],
     ) -> usize {
+        if let Some(wide) = self.wide {
+            return wide.delta_split_flags(contexts, moved, strings_at, strings);
+        }
         // SAFETY: `self` exists only when `detect` saw the features.
         unsafe { split_flags(contexts, moved, strings_at, strings) }
     }
@@ -45,16 +51,19 @@ impl Avx2 {
     /// See `delta::flags::keep_flagged`. Takes whole words; returns how many, and how many bytes were kept.
     ///
     /// # Panics
-    /// When `out` does not hold eight bytes more than are kept.
+    /// When `out` does not hold 64 bytes more than are kept.
     pub(crate) fn delta_keep_flagged(self, bytes: &[u8], moved: &[u64], out: &mut [u8]) -> (usize, usize) {
+        if let Some(wide) = self.wide {
+            return wide.delta_keep_flagged(bytes, moved, out);
+        }
         // SAFETY: `self` exists only when `detect` saw the features.
         unsafe { keep_flagged(bytes, moved, out) }
     }
 
-    /// See `delta::classes::merge`. Takes whole vectors of 32; returns how many symbols are done.
+    /// See `delta::classes::merge`. Takes whole vectors; returns how many symbols are done.
     ///
     /// # Panics
-    /// When a bucket does not hold 32 bytes more than its context has.
+    /// When a bucket does not hold 64 bytes more than its context has.
     pub(crate) fn delta_merge_classes(
         self,
         moved_contexts: &[u8],
@@ -62,11 +71,28 @@ impl Avx2 {
         bucketed: &[u8],
         symbols: &mut [u8],
     ) -> usize {
+        if let Some(wide) = self.wide {
+            return wide.delta_merge_classes(moved_contexts, starts, bucketed, symbols);
+        }
         // SAFETY: `self` exists only when `detect` saw the features.
         unsafe { merge_classes(moved_contexts, starts, bucketed, symbols) }
     }
 
-    /// See `delta::raw::add_plane`. Takes whole vectors of 32; returns how many elements are done, and how many bits
+    /// See `delta::classes::split`. Takes whole vectors, where there is a wide kernel; returns how many symbols are done.
+    ///
+    /// # Panics
+    /// When a bucket is shorter than its context.
+    pub(crate) fn delta_split_classes(
+        self,
+        moved_contexts: &[u8],
+        starts: &mut [usize; 16],
+        symbols: &[u8],
+        bucketed: &mut [u8],
+    ) -> usize {
+        self.wide.map_or(0, |wide| wide.delta_split_classes(moved_contexts, starts, symbols, bucketed))
+    }
+
+    /// See `delta::raw::add_plane`. Takes whole vectors; returns how many elements are done, and how many bits
     /// they took.
     ///
     /// # Panics
@@ -78,11 +104,14 @@ impl Avx2 {
         raw_lens: &[u8],
         bits: &mut [u8],
     ) -> (usize, usize) {
+        if let Some(wide) = self.wide {
+            return wide.delta_add_bits(plane, string, raw_lens, bits);
+        }
         // SAFETY: `self` exists only when `detect` saw the features.
         unsafe { add_bits(plane, string, raw_lens, bits) }
     }
 
-    /// See `delta::raw::take_plane`. Takes whole vectors of 32; returns how many elements are done, and how many bits
+    /// See `delta::raw::take_plane`. Takes whole vectors; returns how many elements are done, and how many bits
     /// they gave.
     ///
     /// # Panics
@@ -94,6 +123,9 @@ impl Avx2 {
         bits: &[u8],
         string: &mut [u8],
     ) -> (usize, usize) {
+        if let Some(wide) = self.wide {
+            return wide.delta_take_bits(plane, raw_lens, bits, string);
+        }
         // SAFETY: `self` exists only when `detect` saw the features.
         unsafe { take_bits(plane, raw_lens, bits, string) }
     }
@@ -121,7 +153,7 @@ fn equal(low: __m256i, high: __m256i, value: __m256i) -> u64 {
 
 /// 64 bits from any bit on.
 #[inline(always)]
-fn bits_at(string: &[u8], at: usize) -> u64 {
+pub(super) fn bits_at(string: &[u8], at: usize) -> u64 {
     let bytes: &[u8; 9] = string[at / 8..].first_chunk().expect("strings have bytes behind them");
     let [low @ .., next] = bytes;
     let shift = at % 8;
@@ -131,7 +163,7 @@ fn bits_at(string: &[u8], at: usize) -> u64 {
 
 /// Adds bits to a string that is zero from there on.
 #[inline(always)]
-fn put_bits(string: &mut [u8], at: usize, bits: u64) {
+pub(super) fn put_bits(string: &mut [u8], at: usize, bits: u64) {
     let bytes: &mut [u8; 9] = string[at / 8..].first_chunk_mut().expect("strings have bytes behind them");
     let shift = at % 8;
     let [low @ .., next] = bytes;

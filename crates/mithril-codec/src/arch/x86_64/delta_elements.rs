@@ -52,6 +52,28 @@ impl Avx2 {
         unsafe { flag(bytes, value, words) }
     }
 
+    /// One bit for each byte that is at least `value`, which is 1 to 127, as are the bytes. Takes whole words of 64 bytes;
+    /// returns how many.
+    pub(crate) fn delta_flag_from(self, bytes: &[u8], value: u8, words: &mut [u64]) -> usize {
+        // SAFETY: `self` exists only when `detect` saw the features.
+        unsafe { flag_from(bytes, value, words) }
+    }
+
+    /// Class symbols from codes, in place, by the number of bits that the first class of each context keeps and the
+    /// number of its symbols. Takes whole vectors of 32; returns how many are done. Places of codes without a symbol
+    /// are appended to `without`.
+    pub(crate) fn delta_symbols(
+        self,
+        lows: &[u8; 16],
+        n_symbols: &[u8; 16],
+        contexts: &[u8],
+        codes: &mut [u8],
+        without: &mut Vec<usize>,
+    ) -> usize {
+        // SAFETY: `self` exists only when `detect` saw the features.
+        unsafe { symbols(lows, n_symbols, contexts, codes, without) }
+    }
+
     /// The kept bits above whole bytes of elements of two bytes, from the low and high bytes of what is left. Takes
     /// whole vectors of 32; returns how many elements are done.
     pub(crate) fn delta_top_bits_16(
@@ -65,24 +87,31 @@ impl Avx2 {
         unsafe { top_bits_16(raw_lens, low, high, raw_bits) }
     }
 
-    /// Steps of two bytes from symbols that keep fewer than eight bits; others get a wrong one. Takes whole vectors of
-    /// 16; returns how many steps are done.
+    /// Steps of two bytes from symbols and kept bits; `low_bytes` are those of the symbols that keep eight bits or more.
+    /// Takes whole vectors; returns how many steps are done, and how many bytes they took.
+    ///
+    /// # Panics
+    /// When there are fewer bytes.
     pub(crate) fn delta_steps_16(
         self,
         symbols: &[u8],
         raw_lens: &[u8],
         raw_bits: &[u8],
+        low_bytes: &[u8],
         steps: &mut [u16],
-    ) -> usize {
+    ) -> (usize, usize) {
+        if let Some(wide) = self.wide {
+            return wide.delta_steps_16(symbols, raw_lens, raw_bits, low_bytes, steps);
+        }
         // SAFETY: `self` exists only when `detect` saw the features.
-        unsafe { steps_16(symbols, raw_lens, raw_bits, steps) }
+        unsafe { steps_16(symbols, raw_lens, raw_bits, low_bytes, steps) }
     }
 
     /// Moves elements of two bytes by the next step where they are flagged. Takes whole words of 64; returns how many,
     /// and how many steps they took.
     ///
     /// # Panics
-    /// When there are fewer than eight steps more than flags.
+    /// When there are fewer than 32 steps more than flags.
     pub(crate) fn delta_apply_16(
         self,
         sign: bool,
@@ -91,6 +120,9 @@ impl Avx2 {
         steps: &[u16],
         out: &mut [u8],
     ) -> (usize, usize) {
+        if let Some(wide) = self.wide {
+            return wide.delta_apply_16(sign, base, moved, steps, out);
+        }
         // SAFETY: `self` exists only when `detect` saw the features.
         unsafe { apply_16(sign, base, moved, steps, out) }
     }
@@ -216,6 +248,51 @@ fn flag(bytes: &[u8], value: u8, words: &mut [u64]) -> usize {
 }
 
 #[target_feature(enable = "avx2,bmi1,bmi2,popcnt,lzcnt")]
+fn flag_from(bytes: &[u8], value: u8, words: &mut [u64]) -> usize {
+    let below = _mm256_set1_epi8((value - 1).cast_signed());
+    let vectors = bytes.as_chunks::<64>().0;
+    for (bytes, word) in vectors.iter().zip(words) {
+        let [low, high] = bytes.as_chunks::<32>().0 else { break };
+        let above = |bytes: &[u8; 32]| {
+            u64::from(_mm256_movemask_epi8(_mm256_cmpgt_epi8(load(bytes), below)).cast_unsigned())
+        };
+        *word = above(low) | above(high) << 32;
+    }
+    vectors.len()
+}
+
+#[target_feature(enable = "avx2,bmi1,bmi2,popcnt,lzcnt")]
+fn symbols(
+    lows: &[u8; 16],
+    n_symbols: &[u8; 16],
+    contexts: &[u8],
+    codes: &mut [u8],
+    without: &mut Vec<usize>,
+) -> usize {
+    // Codes are twice a bit length and a sign.
+    let lows = table(&lows.map(|low| 2 * low));
+    let n_symbols = table(n_symbols);
+    let one = _mm256_set1_epi8(1);
+    let vectors = contexts.as_chunks::<32>().0;
+    for ((first, contexts), codes) in (0..).step_by(32).zip(vectors).zip(codes.as_chunks_mut::<32>().0) {
+        let (contexts, code) = (load(contexts), load(codes));
+        let len = _mm256_andnot_si256(one, code);
+        let class = _mm256_subs_epu8(len, _mm256_shuffle_epi8(lows, contexts));
+        let symbol = _mm256_or_si256(class, _mm256_and_si256(code, one));
+        store(codes, symbol);
+        let limit = _mm256_shuffle_epi8(n_symbols, contexts);
+        // As large as the limit or larger: the larger of the two is the symbol.
+        let reaches = _mm256_cmpeq_epi8(_mm256_max_epu8(symbol, limit), symbol);
+        let mut left = _mm256_movemask_epi8(reaches).cast_unsigned();
+        while left != 0 {
+            without.push(first + left.trailing_zeros() as usize);
+            left &= left - 1;
+        }
+    }
+    32 * vectors.len()
+}
+
+#[target_feature(enable = "avx2,bmi1,bmi2,popcnt,lzcnt")]
 fn top_bits_16(raw_lens: &[u8], low: &[u8], high: &[u8], raw_bits: &mut [u8]) -> usize {
     let of_low = table(&[0, 1, 3, 7, 15, 31, 63, 127, 0, 0, 0, 0, 0, 0, 0, 0]);
     let of_high = table(&[0, 0, 0, 0, 0, 0, 0, 0, 0, 1, 3, 7, 15, 31, 63, 127]);
@@ -239,13 +316,20 @@ fn load_half(bytes: &[u8; 16]) -> __m128i {
 }
 
 #[target_feature(enable = "avx2,bmi1,bmi2,popcnt,lzcnt")]
-fn steps_16(symbols: &[u8], raw_lens: &[u8], raw_bits: &[u8], steps: &mut [u16]) -> usize {
+fn steps_16(
+    symbols: &[u8],
+    raw_lens: &[u8],
+    raw_bits: &[u8],
+    low_bytes: &[u8],
+    steps: &mut [u16],
+) -> (usize, usize) {
     let leading = load_half(&[1, 2, 4, 8, 16, 32, 64, 128, 0, 0, 0, 0, 0, 0, 0, 0]);
     let (zero, one) = (_mm_setzero_si128(), _mm_set1_epi8(1));
     let vectors = symbols.as_chunks::<16>().0;
     let inputs = vectors.iter().zip(raw_lens.as_chunks::<16>().0).zip(raw_bits.as_chunks::<16>().0);
+    let mut taken = 0;
     for (((symbols, lens), bits), out) in inputs.zip(steps.as_chunks_mut::<16>().0) {
-        let symbols = load_half(symbols);
+        let (codes, symbols) = (symbols, load_half(symbols));
         // The first class has no leading one.
         let has_leading = _mm_cmpgt_epi8(symbols, one);
         let leading = _mm_and_si128(_mm_shuffle_epi8(leading, load_half(lens)), has_leading);
@@ -255,8 +339,19 @@ fn steps_16(symbols: &[u8], raw_lens: &[u8], raw_bits: &[u8], steps: &mut [u16])
             _mm256_add_epi16(_mm256_xor_si256(rest, sign), _mm256_add_epi16(sign, _mm256_set1_epi16(1)));
         // SAFETY: `out` is 32 writable bytes, and `storeu` has no alignment requirement.
         unsafe { _mm256_storeu_si256(out.as_mut_ptr().cast(), steps) };
+        // Few elements keep eight bits or more; these are done one by one.
+        let long = _mm_cmpgt_epi8(load_half(lens), _mm_set1_epi8(7));
+        let mut left = _mm_movemask_epi8(long);
+        while left != 0 {
+            let at = left.trailing_zeros() as usize;
+            let leading = if codes[at] < 2 { 0 } else { 1u16 << (lens[at] & 15) };
+            let rest = leading | u16::from(bits[at]) << 8 | u16::from(low_bytes[taken]);
+            out[at] = if codes[at] & 1 == 1 { !rest } else { rest.wrapping_add(1) };
+            taken += 1;
+            left &= left - 1;
+        }
     }
-    16 * vectors.len()
+    (16 * vectors.len(), taken)
 }
 
 /// For each mask of eight lanes, the shuffle that hands packed 16-bit numbers to the lanes that are set, and zero to

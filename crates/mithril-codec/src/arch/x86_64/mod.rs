@@ -6,8 +6,10 @@
 mod checksum;
 mod delta;
 mod delta_elements;
+mod delta_wide;
 mod ecq_gemv;
 mod low_rank;
+mod predicted;
 mod rans12;
 mod rans8_decode;
 mod rans8_encode;
@@ -82,6 +84,33 @@ fn load(bytes: &[u8; 32]) -> __m256i {
 fn store(bytes: &mut [u8; 32], vector: __m256i) {
     // SAFETY: `bytes` is 32 writable bytes, and `storeu` has no alignment requirement.
     unsafe { _mm256_storeu_si256(bytes.as_mut_ptr().cast(), vector) }
+}
+
+#[inline]
+#[target_feature(enable = "avx512f")]
+fn load_wide(bytes: &[u8; 64]) -> __m512i {
+    // SAFETY: `bytes` is 64 readable bytes, and `loadu` has no alignment requirement.
+    unsafe { _mm512_loadu_si512(bytes.as_ptr().cast()) }
+}
+
+#[inline]
+#[target_feature(enable = "avx512f")]
+fn store_wide(bytes: &mut [u8; 64], vector: __m512i) {
+    // SAFETY: `bytes` is 64 writable bytes, and `storeu` has no alignment requirement.
+    unsafe { _mm512_storeu_si512(bytes.as_mut_ptr().cast(), vector) }
+}
+
+/// Bytes of a plane for the lanes of a mask, and zero for the others.
+#[inline]
+#[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512vbmi2,avx2,bmi1,bmi2,popcnt")]
+fn next_bytes(plane: &[u8], taken: &mut usize, lanes: u32) -> __m512i {
+    let n = lanes.count_ones();
+    let next = &plane[*taken..][..n as usize];
+    *taken += n as usize;
+    let first_lanes = _bzhi_u32(u32::MAX, n);
+    // SAFETY: the mask reads only the `n` bytes of `next`.
+    let next = unsafe { _mm256_maskz_loadu_epi8(first_lanes, next.as_ptr().cast()) };
+    _mm512_cvtepu8_epi16(_mm256_maskz_expand_epi8(lanes, next))
 }
 
 /// Four pieces of eight bytes in one register. Built from `movq` and `movhps` loads: `set_epi64x` costs an

@@ -3,7 +3,7 @@
 //! What AVX2 lacks is a look-up among 256 bytes and packing by a mask. With both, a step of 64 lanes takes about as
 //! many instructions as one of 32 lanes without them.
 
-use super::Avx512;
+use super::{Avx512, load_wide};
 use crate::entropy::rans8::{EncodeState, EncodeTable, LANES};
 use std::arch::x86_64::*;
 
@@ -200,13 +200,6 @@ fn both(low: __m256i, high: __m256i) -> __m512i {
 #[target_feature(enable = "avx2")]
 fn load(bytes: &[u8; 32]) -> __m256i {
     super::load(bytes)
-}
-
-#[inline]
-#[target_feature(enable = "avx512f,avx512bw,avx512vl")]
-fn load_wide(bytes: &[u8; 64]) -> __m512i {
-    // SAFETY: `bytes` is 64 readable bytes, and `loadu` has no alignment requirement.
-    unsafe { _mm512_loadu_si512(bytes.as_ptr().cast()) }
 }
 
 /// A 16-entry table in all quarters of a register.

@@ -1,0 +1,173 @@
+//! Predicted blocks with AVX-512: from contexts to tables, from buckets to elements, and numbers of two bytes put
+//! together 32 at a time. The definitions are in `prediction::decode` and `prediction::symbols`.
+
+use super::{Avx2, load, load_wide, next_bytes, store_wide};
+use crate::prediction::Elements16;
+use std::arch::x86_64::*;
+
+impl Avx2 {
+    /// Looks bytes below 64 up in a table, in place. Takes whole vectors; returns how many bytes are done.
+    pub(crate) fn look_up_64(self, table: &[u8; 64], bytes: &mut [u8]) -> usize {
+        if self.wide.is_none() {
+            return 0;
+        }
+        // SAFETY: `wide` is there only when `detect` saw the features.
+        unsafe { look_up(table, bytes) }
+    }
+
+    /// Takes the bytes of all buckets in the order of `buckets`, the bucket of every byte. Takes whole vectors; returns
+    /// how many bytes are done.
+    ///
+    /// # Panics
+    /// When there are not 64 bytes behind the last of each bucket, or a bucket has no start.
+    pub(crate) fn merge_buckets(
+        self,
+        buckets: &[u8],
+        starts: &mut [usize],
+        bucketed: &[u8],
+        out: &mut [u8],
+    ) -> usize {
+        if self.wide.is_none() {
+            return 0;
+        }
+        // SAFETY: `wide` is there only when `detect` saw the features.
+        unsafe { merge(buckets, starts, bucketed, out) }
+    }
+
+    /// See `prediction::decode`. Takes whole vectors of 32 elements; returns how many are done, and how many bytes of
+    /// each plane they took.
+    ///
+    /// # Panics
+    /// When a plane is shorter than the elements need.
+    pub(crate) fn restore_predicted_16(
+        self,
+        elements: &Elements16<'_>,
+        out: &mut [u8],
+    ) -> (usize, [usize; 2]) {
+        if self.wide.is_none() {
+            return (0, [0; 2]);
+        }
+        // SAFETY: `wide` is there only when `detect` saw the features.
+        unsafe { restore_16(elements, out) }
+    }
+}
+
+#[target_feature(enable = "avx512f,avx512bw,avx512vbmi")]
+fn look_up(table: &[u8; 64], bytes: &mut [u8]) -> usize {
+    let table = load_wide(table);
+    let (vectors, _) = bytes.as_chunks_mut::<64>();
+    let n = 64 * vectors.len();
+    for bytes in vectors {
+        let found = _mm512_permutexvar_epi8(load_wide(bytes), table);
+        store_wide(bytes, found);
+    }
+    n
+}
+
+#[target_feature(enable = "avx512f,avx512bw,avx512vbmi,avx512vbmi2,avx2,bmi1,bmi2,popcnt,lzcnt")]
+fn merge(buckets: &[u8], starts: &mut [usize], bucketed: &[u8], out: &mut [u8]) -> usize {
+    let vectors = buckets.as_chunks::<64>().0;
+    for (members_of, out) in vectors.iter().zip(out.as_chunks_mut::<64>().0) {
+        let members_of = load_wide(members_of);
+        let mut merged = _mm512_setzero_si512();
+        let mut left = u64::MAX;
+        // Bucket by bucket as they occur: of many tables a vector has few.
+        while left != 0 {
+            let lane = i8::try_from(left.trailing_zeros()).unwrap_or(0);
+            let bucket = _mm512_permutexvar_epi8(_mm512_set1_epi8(lane), members_of);
+            let members = _mm512_cmpeq_epi8_mask(members_of, bucket);
+            let number = _mm512_cvtsi512_si32(bucket).to_le_bytes()[0];
+            let at = &mut starts[usize::from(number)];
+            let next: &[u8; 64] = bucketed[*at..].first_chunk().expect("buckets have bytes behind them");
+            merged = _mm512_mask_expand_epi8(merged, members, load_wide(next));
+            *at += members.count_ones() as usize;
+            left &= !members;
+        }
+        store_wide(out, merged);
+    }
+    64 * vectors.len()
+}
+
+#[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512vbmi2,avx2,bmi1,bmi2,popcnt,lzcnt")]
+fn restore_16(elements: &Elements16<'_>, out: &mut [u8]) -> (usize, [usize; 2]) {
+    let Elements16 { mantissa, detail, n_value_tables, predicted, scales, tables, symbols, .. } = *elements;
+    let word = |x: i16| _mm512_set1_epi16(x);
+    let (zero, one) = (_mm512_setzero_si512(), word(1));
+    let magnitudes = word(0x7fff);
+    let first = word(2 << detail);
+    let leading = word(1 << detail);
+    let below = word((1 << detail) - 1);
+    let detail = _mm_cvtsi32_si128(i32::from(detail));
+    let kept_of_sizes = _mm_cvtsi32_si128(i32::from(mantissa) - 2);
+    let n_value_tables = word(i16::from(n_value_tables));
+    let mut taken = [0; 2];
+    let vectors = symbols.as_chunks::<32>().0;
+    let places = predicted.as_chunks::<32>().0.iter().zip(scales.as_chunks::<32>().0);
+    let coded = vectors.iter().zip(tables.as_chunks::<32>().0);
+    let kept = elements.raw_lens.as_chunks::<32>().0.iter().zip(elements.raw_bits.as_chunks::<32>().0);
+    let outputs = out.as_chunks_mut::<64>().0;
+    for ((((predicted, scales), (symbols, tables)), (lens, bits)), out) in
+        places.zip(coded).zip(kept).zip(outputs)
+    {
+        let [low, high] = predicted.as_chunks::<16>().0 else { break };
+        // SAFETY: `low` is 64 readable bytes, and `loadu` has no alignment requirement.
+        let low = unsafe { _mm512_loadu_si512(low.as_ptr().cast()) };
+        // SAFETY: `high` is 64 readable bytes, and `loadu` has no alignment requirement.
+        let high = unsafe { _mm512_loadu_si512(high.as_ptr().cast()) };
+        let p = _mm512_inserti64x4::<1>(
+            _mm512_castsi256_si512(_mm512_cvtepi32_epi16(low)),
+            _mm512_cvtepi32_epi16(high),
+        );
+        // SAFETY: `scales` is 64 readable bytes, and `loadu` has no alignment requirement.
+        let scale = unsafe { _mm512_loadu_si512(scales.as_ptr().cast()) };
+        let symbol = _mm512_cvtepu8_epi16(load(symbols));
+        let table = _mm512_cvtepu8_epi16(load(tables));
+        let len = _mm512_cvtepu8_epi16(load(lens));
+        let mut raw = _mm512_cvtepu8_epi16(load(bits));
+        let keeps_byte = _mm512_test_epi16_mask(len, word(24));
+        if keeps_byte != 0 {
+            let shifted = _mm512_mask_slli_epi16::<8>(raw, keeps_byte, raw);
+            raw = _mm512_or_si512(shifted, next_bytes(elements.planes[0], &mut taken[0], keeps_byte));
+            let keeps_all = _mm512_test_epi16_mask(len, word(16));
+            if keeps_all != 0 {
+                let high = next_bytes(elements.planes[1], &mut taken[1], keeps_all);
+                raw = _mm512_or_si512(raw, _mm512_slli_epi16::<8>(high));
+            }
+        }
+        // Distances: the least of a class, then away from zero or towards it.
+        let class = _mm512_srli_epi16::<1>(_mm512_add_epi16(symbol, one));
+        let above = _mm512_sub_epi16(class, first);
+        let raw_len = _mm512_add_epi16(_mm512_srl_epi16(above, detail), one);
+        let least = _mm512_sllv_epi16(_mm512_or_si512(leading, _mm512_and_si512(above, below)), raw_len);
+        let has_leading = _mm512_cmpge_epu16_mask(class, first);
+        let least = _mm512_mask_blend_epi16(has_leading, class, least);
+        let negative = _mm512_srai_epi16::<15>(p);
+        let towards_zero = _mm512_sub_epi16(_mm512_and_si512(symbol, one), one);
+        let flip = _mm512_xor_si512(towards_zero, negative);
+        let distance = _mm512_sub_epi16(_mm512_xor_si512(_mm512_or_si512(least, raw), flip), flip);
+        let ordered = _mm512_xor_si512(p, _mm512_and_si512(negative, magnitudes));
+        let moved = _mm512_add_epi16(ordered, distance);
+        let moved = _mm512_xor_si512(moved, _mm512_and_si512(_mm512_srai_epi16::<15>(moved), magnitudes));
+        // Sizes: relative to the scale, with a sign relative to the prediction's.
+        let is_value = _mm512_cmplt_epu16_mask(table, n_value_tables);
+        let mut x = moved;
+        if is_value != 0 {
+            let size = _mm512_srli_epi16::<1>(_mm512_sub_epi16(symbol, word(2)));
+            let size = _mm512_add_epi16(
+                _mm512_sub_epi16(size, word(crate::prediction::LOWEST_SIZE)),
+                _mm512_add_epi16(scale, scale),
+            );
+            let magnitude = _mm512_or_si512(_mm512_sll_epi16(size, kept_of_sizes), raw);
+            let sign = _mm512_xor_si512(p, _mm512_slli_epi16::<15>(symbol));
+            let value = _mm512_or_si512(
+                _mm512_and_si512(magnitude, magnitudes),
+                _mm512_andnot_si512(magnitudes, sign),
+            );
+            let value = _mm512_mask_blend_epi16(_mm512_cmpeq_epi16_mask(symbol, zero), value, p);
+            let value = _mm512_mask_blend_epi16(_mm512_cmpeq_epi16_mask(symbol, one), value, raw);
+            x = _mm512_mask_blend_epi16(is_value, x, value);
+        }
+        store_wide(out, x);
+    }
+    (32 * vectors.len(), taken)
+}
