@@ -79,10 +79,11 @@ pub(super) fn instead_of(
     if options.max_block_len.is_some_and(|most| u64::from(plan.block_len) > most) {
         return None;
     }
-    let shared_len = plan.shared.to_bytes().len();
-    let fits = shared_len <= source.len() * MAX_SHARED_SHARE / 100;
+    let section = plan.shared.to_bytes();
+    // A reader refuses more factors than a byte can stand for: those of mostly empty rows get there.
+    let fits = section.len() <= source.len() * MAX_SHARED_SHARE / 100 && Shared::parse(&section).is_ok();
     let len =
-        coded_len + shared_len as u64 + STATES_LEN * source.len().div_ceil(plan.block_len as usize) as u64;
+        coded_len + section.len() as u64 + STATES_LEN * source.len().div_ceil(plan.block_len as usize) as u64;
     (fits && len < sampled_len(other, source, base)).then_some(plan)
 }
 
