@@ -126,6 +126,30 @@ fn a_base_that_helps_in_places_only_never_costs() {
     }
 }
 
+/// Second moments of an embedding: nearly all rows are zero, and the few others change by one pattern.
+#[test]
+fn tensors_of_mostly_empty_rows_come_back() {
+    let (rows, columns) = (16384, 64);
+    let mut next = random(11);
+    let pattern: Vec<f32> = (0..columns).map(|_| (next() % 1000) as f32 * 1e-6 + 1e-4).collect();
+    let mut make = |growth: f32| -> Vec<u8> {
+        let mut numbers = random(12);
+        let mut values = Vec::with_capacity(rows * columns);
+        for row in 0..rows {
+            let weight = (numbers() % 1000) as f32 * 1e-3;
+            let noise = (next() % 1000) as f32 * 1e-10;
+            let scale = if row % 512 == 7 { weight } else { 0.0 };
+            values.extend(pattern.iter().map(|value| scale * (value * growth + noise)));
+        }
+        values.iter().flat_map(|value| value.to_le_bytes()).collect()
+    };
+    let (base, current) = (make(1.0), make(1.3));
+    let options = options(Dtype::F32, &[rows as u64, columns as u64]);
+    for effort in [Effort::Fast, Effort::Balanced, Effort::Max] {
+        check(&current, &base, &options.clone().with_effort(effort));
+    }
+}
+
 fn options(dtype: Dtype, shape: &[u64]) -> FrameOptions {
     FrameOptions::default().with_dtype(dtype).with_shape(shape.to_vec())
 }
