@@ -182,7 +182,8 @@ def test_damage_is_found(compressor, tmp_path):
 def test_garbage_is_collected_and_chains_are_cut(compressor):
     state = {"w": np.random.default_rng(1).standard_normal(10_000).astype(np.float32)}
     compressor.save(state, "a")
-    state["w"] += np.float32(1e-3)
+    # Little enough that reading the base and what changed costs less than half more than reading all of it.
+    state["w"][:100] += np.float32(1e-3)
     compressor.save(state, "b", "a")
     assert compressor.meta("b").depth == 1
     assert compressor.rebase("b").depth == 0

@@ -185,18 +185,19 @@ def test_smaller_than_orbax_itself(tmp_path: Path) -> None:
 
 
 def test_version_1_of_the_interface(tmp_path: Path) -> None:
+    # A name that nobody has registered for the whole process.
     registry = ocp_v1.handlers.local_registry()
-    registry.add(MithrilCheckpointableHandler, checkpointable_name="weights")
+    registry.add(MithrilCheckpointableHandler, checkpointable_name="tensors")
     context = ocp_v1.Context(checkpointables_options=ocp_v1.options.CheckpointablesOptions(registry=registry))
     with context:
-        ocp_v1.save_checkpointables(tmp_path / "one", {"weights": tree(), "note": {"step": 3}})
-        loaded = ocp_v1.load_checkpointables(tmp_path / "one", {"weights": abstract(tree(2))})
-        check_equal(loaded["weights"], tree())
-        ocp_v1.save_checkpointables_async(tmp_path / "two", {"weights": tree(2)}).result()
-        check_equal(ocp_v1.load_checkpointables(tmp_path / "two", {"weights": tree()})["weights"], tree(2))
-        shapes = ocp_v1.checkpointables_metadata(tmp_path / "two").metadata["weights"]
+        ocp_v1.save_checkpointables(tmp_path / "one", {"tensors": tree(), "note": {"step": 3}})
+        loaded = ocp_v1.load_checkpointables(tmp_path / "one", {"tensors": abstract(tree(2))})
+        check_equal(loaded["tensors"], tree())
+        ocp_v1.save_checkpointables_async(tmp_path / "two", {"tensors": tree(2)}).result()
+        check_equal(ocp_v1.load_checkpointables(tmp_path / "two", {"tensors": tree()})["tensors"], tree(2))
+        shapes = ocp_v1.checkpointables_metadata(tmp_path / "two").metadata["tensors"]
         assert shapes["params"]["dense"]["kernel"].shape == (64, 48)
-    assert (tmp_path / "one" / "weights" / "manifest.json").is_file()
+    assert (tmp_path / "one" / "tensors" / "manifest.json").is_file()
     handler = MithrilCheckpointableHandler()
     assert handler.is_handleable(tree()) and not handler.is_handleable({"a": object()})
     assert handler.is_abstract_handleable(abstract(tree())) and not handler.is_abstract_handleable({"a": object()})
