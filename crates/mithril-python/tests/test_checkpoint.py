@@ -89,6 +89,9 @@ def test_values_keep_their_types(compressor):
             assert found.dtype == value.dtype and found.shape == value.shape and found.tobytes() == value.tobytes(), key
         elif key in ("jax", "mlx"):
             assert found.dtype == value.dtype and found.tolist() == value.tolist()
+        elif isinstance(value, (set, frozenset)):
+            # Their text has the order of their hashes, which differs from run to run.
+            assert found == value, key
         else:
             assert repr(found) == repr(value), key
 
