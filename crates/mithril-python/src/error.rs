@@ -1,6 +1,7 @@
 //! The exceptions of the package, and which failure becomes which.
 
-use mithril::{Error, ErrorKind};
+use mithril::storage::StorageErrorKind;
+use mithril::{Error, ErrorKind, storage};
 use pyo3::create_exception;
 use pyo3::exceptions::{PyException, PyOSError, PyValueError};
 use pyo3::prelude::*;
@@ -73,8 +74,29 @@ pub(crate) fn of_file(error: Error) -> PyErr {
     }
 }
 
+/// The exception for a failure of a storage; `message` may say more than the failure itself.
+pub(crate) fn of_storage(error: &storage::StorageError, message: String) -> PyErr {
+    match error.kind() {
+        StorageErrorKind::NotFound => NotFoundError::new_err(message),
+        StorageErrorKind::AlreadyExists => ConflictError::new_err(message),
+        StorageErrorKind::TooLarge | StorageErrorKind::Unsupported => UnsupportedError::new_err(message),
+        StorageErrorKind::InvalidArgument => PyValueError::new_err(message),
+        _ => {
+            let reason =
+                std::error::Error::source(error).and_then(|source| source.downcast_ref::<io::Error>());
+            match reason.and_then(io::Error::raw_os_error) {
+                Some(number) => PyOSError::new_err((number, message)),
+                None => StorageError::new_err(message),
+            }
+        }
+    }
+}
+
 /// `OSError` of the right subclass, which has the number of the error and says what was being done.
 fn system(source: io::Error, message: String) -> PyErr {
+    if let Some(error) = storage::StorageError::in_io(&source) {
+        return of_storage(error, message);
+    }
     match source.raw_os_error() {
         Some(number) => PyOSError::new_err((number, message)),
         None if source.kind() == io::ErrorKind::UnexpectedEof => TruncatedError::new_err(message),

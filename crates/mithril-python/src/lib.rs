@@ -12,6 +12,7 @@ mod inference;
 mod model;
 mod options;
 mod pack;
+mod storage;
 mod work;
 
 use pyo3::prelude::*;
@@ -31,6 +32,7 @@ fn fill(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<ecq::CodedFile>()?;
     module.add_class::<inference::CodedMatrix>()?;
     module.add_class::<model::Model>()?;
+    module.add_class::<storage::Storage>()?;
     module.add_function(wrap_pyfunction!(cli::run_cli, module)?)?;
     module.add_function(wrap_pyfunction!(dictionary::dictionary_id, module)?)?;
     module.add_function(wrap_pyfunction!(dictionary::train_dictionary, module)?)?;

@@ -121,11 +121,11 @@ impl Model {
 }
 
 impl Model {
-    fn new(model: container::Model) -> Self {
+    pub(crate) fn new(model: container::Model) -> Self {
         Self { model: Mutex::new(Some(Arc::new(model))) }
     }
 
-    fn get(&self) -> PyResult<Arc<container::Model>> {
+    pub(crate) fn get(&self) -> PyResult<Arc<container::Model>> {
         let model = self.model.lock().unwrap_or_else(PoisonError::into_inner).clone();
         model.ok_or_else(|| PyValueError::new_err("the file is closed"))
     }

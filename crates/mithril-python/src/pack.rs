@@ -137,7 +137,7 @@ pub(crate) fn unpack_bytes(
 }
 
 /// Name, number type, dimensions and bytes of a tensor.
-type Given<'py> = (String, String, Vec<u64>, Bound<'py, PyAny>);
+pub(crate) type Given<'py> = (String, String, Vec<u64>, Bound<'py, PyAny>);
 
 /// Packs tensors as the safetensors file that they would be; to a file, or to bytes without a path.
 #[pyfunction]
@@ -174,14 +174,14 @@ pub(crate) fn pack_tensors(
 }
 
 /// A safetensors file that is nowhere: its header, and the tensors where Python has them.
-struct TensorFile {
+pub(crate) struct TensorFile {
     layout: Layout,
     /// In the order of the layout.
     data: Vec<Buffer>,
 }
 
 impl TensorFile {
-    fn new(tensors: Vec<Given<'_>>, metadata: &BTreeMap<String, String>) -> PyResult<Self> {
+    pub(crate) fn new(tensors: Vec<Given<'_>>, metadata: &BTreeMap<String, String>) -> PyResult<Self> {
         let mut listed: Vec<NewTensor> = Vec::new();
         let mut data = BTreeMap::new();
         for (name, dtype, shape, bytes) in tensors {
@@ -260,13 +260,13 @@ fn write_file<'a, T>(
 }
 
 /// A writer that fails once the work is in vain.
-struct Stoppable<'a, W> {
-    inner: W,
+pub(crate) struct Stoppable<'a, W> {
+    pub(crate) inner: W,
     signals: &'a Signals,
 }
 
 impl<'a, W> Stoppable<'a, W> {
-    fn new(inner: W, signals: &'a Signals) -> Self {
+    pub(crate) fn new(inner: W, signals: &'a Signals) -> Self {
         Self { inner, signals }
     }
 }

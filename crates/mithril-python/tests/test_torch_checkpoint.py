@@ -72,7 +72,7 @@ def check_equal(one: Any, other: Any) -> None:
         assert one == other
 
 
-def save(path: Path, contents: Any, **options: Any) -> None:
+def save(path: Path | str, contents: Any, **options: Any) -> None:
     dcp.save(contents, storage_writer=ours.MithrilStorageWriter(path, **options), no_dist=True)
 
 
@@ -293,8 +293,11 @@ def test_any_number_of_ranks_loads_what_any_other_saved(tmp_path: Path) -> None:
     assert "checked 144" in outputs[0]
 
 
-def test_urls_of_other_stores_are_refused_by_name(tmp_path: Path) -> None:
-    with pytest.raises(mithril.UnsupportedError, match="s3://bucket"):
-        ours.MithrilStorageWriter("s3://bucket/run")
-    assert not ours.MithrilStorageReader.validate_checkpoint_id("s3://bucket/run")
-    ours.MithrilStorageWriter(f"file://{tmp_path}/one")
+def test_places_that_are_none_are_refused_by_name(tmp_path: Path) -> None:
+    for wrong in ("memory://", "ftp://host/run"):
+        with pytest.raises(mithril.UnsupportedError, match=wrong):
+            ours.MithrilStorageWriter(wrong)
+        assert not ours.MithrilStorageReader.validate_checkpoint_id(wrong)
+    assert ours.MithrilStorageReader.validate_checkpoint_id("s3://bucket/run")
+    save(f"file://{tmp_path}/one", state())
+    check_equal(load(tmp_path / "one", blank(state())), state())

@@ -9,6 +9,7 @@ from mithril import _mithril
 
 # Commands in Python, because they need the packages whose files they read: each module has `main(arguments) -> int`.
 _IN_PYTHON = {
+    "dcp": "mithril.checkpoint.torch._command",
     "deepspeed": "mithril.checkpoint.deepspeed._command",
 }
 
@@ -16,10 +17,15 @@ _IN_PYTHON = {
 def main() -> int:
     """Run the command with the arguments of the program."""
     name = sys.argv[1] if len(sys.argv) > 1 else ""
-    if name in _IN_PYTHON:
-        code: int = importlib.import_module(_IN_PYTHON[name]).main(sys.argv[2:])
-        return code
-    return _mithril.run_cli(["mithril", *sys.argv[1:]])
+    if name not in _IN_PYTHON:
+        return _mithril.run_cli(["mithril", *sys.argv[1:]])
+    try:
+        command = importlib.import_module(_IN_PYTHON[name])
+    except ModuleNotFoundError as error:
+        print(f"error: `mithril {name}` needs the package `{error.name}`", file=sys.stderr)
+        return 2
+    code: int = command.main(sys.argv[2:])
+    return code
 
 
 if __name__ == "__main__":

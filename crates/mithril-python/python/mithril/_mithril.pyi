@@ -22,6 +22,7 @@ __all__ = [
     "NotFoundError",
     "RecordDictionary",
     "SaveHandle",
+    "Storage",
     "StorageError",
     "Store",
     "TruncatedError",
@@ -178,6 +179,24 @@ def df11_decode_into(
     threads: int,
     /,
 ) -> None: ...
+
+@final
+class Storage:
+    def __new__(cls, url: str) -> Storage: ...
+    def get(self, key: str, max_len: int, /) -> bytes: ...
+    def put_new(self, key: str, content: bytes, /) -> None: ...
+    def replace(self, key: str, content: bytes, /) -> None: ...
+    def list(self, directory: str, /) -> list[tuple[str, int, float | None]]: ...
+    def delete(self, key: str, /) -> None: ...
+    def pack_tensors(
+        self,
+        key: str,
+        tensors: Sequence[tuple[str, str, Sequence[int], Any]],
+        bases: Sequence[Model],
+        coding: Coding,
+        /,
+    ) -> int: ...
+    def open_model(self, key: str, bases: Sequence[Model], /) -> Model: ...
 
 @final
 class CheckpointMeta:

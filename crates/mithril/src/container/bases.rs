@@ -22,6 +22,11 @@ impl Bases {
         Self { models: models.into_iter().map(Arc::new).collect() }
     }
 
+    /// These models, which others hold too.
+    pub fn shared(models: impl IntoIterator<Item = Arc<Model>>) -> Self {
+        Self { models: models.into_iter().collect() }
+    }
+
     /// These bases, and behind them some more.
     #[must_use]
     pub fn and(&self, more: &Self) -> Self {

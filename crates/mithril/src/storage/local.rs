@@ -128,7 +128,10 @@ impl StorageBackend for LocalStorage {
 
     fn list(&self, directory: &str) -> Result<Vec<ObjectInfo>, StorageError> {
         let failed = self.failed("list", directory);
-        let top = self.path("list", directory)?;
+        let top = match directory {
+            "" => self.root.clone(),
+            directory => self.path("list", directory)?,
+        };
         let mut objects = Vec::new();
         for path in self.directories(&top).map_err(&failed)? {
             let listed = match self.files.list(&path) {

@@ -81,7 +81,7 @@ impl StorageBackend for MemoryStorage {
     }
 
     fn list(&self, directory: &str) -> Result<Vec<ObjectInfo>, StorageError> {
-        let prefix = format!("{directory}/");
+        let prefix = if directory.is_empty() { String::new() } else { format!("{directory}/") };
         let objects = self.lock();
         let listed = objects.iter().filter(|(key, _)| key.starts_with(&prefix));
         Ok(listed

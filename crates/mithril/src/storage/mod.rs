@@ -73,7 +73,7 @@ pub trait StorageBackend: fmt::Debug + Send + Sync {
     /// `NotFound`, or the system's reason.
     fn open(&self, key: &str) -> Result<Box<dyn ReadAt>, StorageError>;
 
-    /// The objects whose keys start with `directory` and a `/`, in the order of their keys.
+    /// The objects whose keys start with `directory` and a `/`, in the order of their keys; all for an empty one.
     ///
     /// # Errors
     /// When the system refuses. A directory that does not exist is empty.

@@ -98,6 +98,7 @@ fn lists(backend: &dyn StorageBackend) {
     let listed: Vec<_> = backend.list("manifests").unwrap().into_iter().map(|object| object.key).collect();
     assert_eq!(listed, ["manifests/a~2f1.json", "manifests/b", "manifests/deep/er"]);
     assert!(backend.list("manifests").unwrap().iter().all(|object| object.len == object.key.len() as u64));
+    assert_eq!(backend.list("").unwrap().len(), names.len(), "all of them without a directory");
     names.iter().for_each(|name| backend.delete(name).unwrap());
     assert!(backend.list("manifests").unwrap().is_empty());
 }

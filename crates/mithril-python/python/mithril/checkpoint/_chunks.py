@@ -7,10 +7,10 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-from mithril import _mithril
-from mithril._mithril import BaseMismatchError, CorruptError, NotFoundError
+from mithril._mithril import BaseMismatchError, CorruptError, NotFoundError, UnsupportedError
 from mithril.checkpoint import _manifest
 from mithril.checkpoint._manifest import Chunk, Manifest
+from mithril.checkpoint._place import AnyPlace, Place
 
 # Bytes that are decoded at a time where a chunk cannot be decoded to its place.
 PIECE_SIZE = 32 << 20
@@ -19,9 +19,9 @@ PIECE_SIZE = 32 << 20
 class Checkpoint:
     """An open checkpoint, with the one that it is stored against."""
 
-    def __init__(self, directory: Path, manifest: Manifest | None = None, threads: int = 0) -> None:
-        self.directory = directory
-        self.manifest = manifest or _manifest.read(directory)
+    def __init__(self, place: AnyPlace, manifest: Manifest | None = None, threads: int = 0) -> None:
+        self.place = Place(place)
+        self.manifest = manifest or _manifest.read(self.place)
         self._threads = threads
         self._models: dict[str, Any] = {}
         self._base: Checkpoint | None = None
@@ -31,28 +31,40 @@ class Checkpoint:
         if self.manifest.base is None:
             return None
         if self._base is None:
-            directory = self.directory / self.manifest.base
+            place = self.place.join(self.manifest.base)
             try:
-                base = Checkpoint(directory, threads=self._threads)
+                base = Checkpoint(place, threads=self._threads)
             except NotFoundError as error:
-                raise NotFoundError(f"`{self.directory}` is stored against another checkpoint: {error}") from None
+                raise NotFoundError(f"`{self.place}` is stored against another checkpoint: {error}") from None
             if base.manifest.generation != self.manifest.base_generation:
-                raise BaseMismatchError(f"`{directory}` was written anew since `{self.directory}` was stored against it")
+                raise BaseMismatchError(f"`{place}` was written anew since `{self.place}` was stored against it")
             self._base = base
         return self._base
 
     def model(self, file: str) -> Any:
         """A container of this checkpoint."""
         if file not in self._models:
-            path = self.directory / file
-            if not path.is_file():
-                raise NotFoundError(f"`{path}` is missing: the checkpoint is not whole")
             base = self.base()
-            self._models[file] = _mithril.Model.open(path, base.paths() if base else [])
+            bases = base.models() if base else []
+            try:
+                self._models[file] = self.place.storage.open_model(file, bases)
+            except NotFoundError:
+                raise NotFoundError(f"`{self.place}/{file}` is missing: the checkpoint is not whole") from None
         return self._models[file]
 
-    def paths(self) -> list[Path]:
+    def models(self) -> list[Any]:
         """All containers, which serve as bases of others."""
+        return [self.model(file) for file in self.manifest.files]
+
+    @property
+    def directory(self) -> Path:
+        """The directory of one that is in none but a local file system."""
+        if not self.place.is_local:
+            raise UnsupportedError(f"`{self.place}` is no directory")
+        return Path(self.place.text)
+
+    def paths(self) -> list[Path]:
+        """Where the containers are in a directory."""
         return [self.directory / file for file in self.manifest.files]
 
     def close(self) -> None:

@@ -1,8 +1,8 @@
 """What a checkpoint of several processes holds: the one file that makes it whole, written last.
 
-A checkpoint is a directory with a container of each process, `r00000-GENERATION.mckp` and so on, and `manifest.json`. Each
-tensor is in chunks, each of which is one tensor of one container. The manifest is JSON with a digest of itself; nothing
-in it is ever executed.
+A checkpoint is a directory, or a prefix of an object store, with a container of each process, `r00000-GENERATION.mckp` and
+so on, and `manifest.json`. Each tensor is in chunks, each of which is one tensor of one container. The manifest is JSON
+with a digest of itself; nothing in it is ever executed.
 """
 
 from __future__ import annotations
@@ -12,14 +12,16 @@ import json
 import os
 import secrets
 from dataclasses import asdict, dataclass, field
-from pathlib import Path
 from typing import Any
 
 from mithril._mithril import ConflictError, CorruptError, NotFoundError, UnsupportedError
+from mithril.checkpoint._place import AnyPlace, Place
 
 NAME = "manifest.json"
 _MAGIC = "mithril checkpoint"
 _VERSION = 1
+# A manifest takes some hundred bytes for each chunk.
+_MAX_LEN = 1 << 32
 
 
 @dataclass(frozen=True)
@@ -54,7 +56,7 @@ class Manifest:
     files: dict[str, int] = field(default_factory=dict)
     """Length of each container."""
     base: str | None = None
-    """The checkpoint that this one is stored against, from this directory on. It is stored whole itself."""
+    """The checkpoint that this one is stored against, from this place on, or its URL. It is stored whole itself."""
     base_generation: str | None = None
     """Which one that was: a directory may be written anew."""
     n_since_whole: int = 0
@@ -68,15 +70,16 @@ def new_generation() -> str:
     return secrets.token_hex(8)
 
 
-def read(directory: Path, name: str = NAME) -> Manifest:
+def read(checkpoint: AnyPlace, name: str = NAME) -> Manifest:
     """The manifest of a checkpoint, or under another name that of a part of it."""
-    path = directory / name
+    place = Place(checkpoint)
+    path = f"{place}/{name}"
     try:
-        text = path.read_bytes()
-    except FileNotFoundError:
-        if directory.is_dir():
-            raise NotFoundError(f"`{directory}` is no finished checkpoint: it has no {name}") from None
-        raise NotFoundError(f"there is no checkpoint `{directory}`") from None
+        text = place.storage.get(name, _MAX_LEN)
+    except NotFoundError:
+        if os.path.isdir(place.text) if place.is_local else place.storage.list(""):
+            raise NotFoundError(f"`{place}` is no finished checkpoint: it has no {name}") from None
+        raise NotFoundError(f"there is no checkpoint `{place}`") from None
     try:
         outer = json.loads(text)
         magic, version, body = outer["format"], outer["version"], outer["body"]
@@ -94,36 +97,19 @@ def read(directory: Path, name: str = NAME) -> Manifest:
         raise CorruptError(f"`{path}` is damaged: {error}") from None
 
 
-def write(directory: Path, manifest: Manifest, *, replace: bool, name: str = NAME) -> None:
-    """Makes a checkpoint, or a part of one, whole. Everything that the manifest names must be on disk already."""
+def write(checkpoint: AnyPlace, manifest: Manifest, *, replace: bool, name: str = NAME) -> None:
+    """Makes a checkpoint, or a part of one, whole. Everything that the manifest names must be safe already."""
+    place = Place(checkpoint)
     body = asdict(manifest)
     outer = {"format": _MAGIC, "version": _VERSION, "digest": _digest(body), "body": body}
-    temporary = directory / f".{name}.{manifest.generation}"
+    content = json.dumps(outer, separators=(",", ":"), allow_nan=False).encode()
+    if replace:
+        place.storage.replace(name, content)
+        return
     try:
-        with open(temporary, "xb") as file:
-            file.write(json.dumps(outer, separators=(",", ":"), allow_nan=False).encode())
-            file.flush()
-            os.fsync(file.fileno())
-        if replace:
-            os.replace(temporary, directory / name)
-        else:
-            try:
-                # A link fails where there is a manifest already; a rename would replace it.
-                os.link(temporary, directory / name)
-            except FileExistsError:
-                raise ConflictError(f"another save has finished `{directory}` first") from None
-    finally:
-        temporary.unlink(missing_ok=True)
-    sync_directory(directory)
-
-
-def sync_directory(directory: Path) -> None:
-    """Makes what was created or renamed in a directory last."""
-    descriptor = os.open(directory, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
+        place.storage.put_new(name, content)
+    except ConflictError:
+        raise ConflictError(f"another save has finished `{place}` first") from None
 
 
 def _digest(body: Any) -> str:

@@ -81,6 +81,11 @@ impl Client {
         Path::parse(path).expect("a prefix that was parsed, and a key that was checked")
     }
 
+    /// What all keys stand under.
+    pub(super) fn root(&self) -> Path {
+        self.shared.prefix.clone()
+    }
+
     /// The key of an object, if it lies under the prefix.
     pub(super) fn key(&self, path: &Path) -> Option<String> {
         let parts = path.prefix_match(&self.shared.prefix)?;

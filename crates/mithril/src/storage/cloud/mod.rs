@@ -129,7 +129,10 @@ impl StorageBackend for CloudStorage {
     }
 
     fn list(&self, directory: &str) -> Result<Vec<ObjectInfo>, StorageError> {
-        let path = self.path("list", directory)?;
+        let path = match directory {
+            "" => self.client.root(),
+            directory => self.path("list", directory)?,
+        };
         let list =
             move |store: client::Store| async move { store.list(Some(&path)).try_collect::<Vec<_>>().await };
         let found = self.client.run("list", directory, list)?;

@@ -16,7 +16,8 @@ the extension of its streams.
 """
 
 from mithril.checkpoint.torch._extension import MithrilExtension
-from mithril.checkpoint.torch._functions import async_save, latest, load, save
+from mithril.checkpoint.torch._functions import async_save, load, save
+from mithril.checkpoint.torch._latest import latest
 from mithril.checkpoint.torch._planner import MithrilLoadPlanner, MithrilSavePlanner
 from mithril.checkpoint.torch._reader import MithrilStorageReader
 from mithril.checkpoint.torch._writer import MithrilStorageWriter

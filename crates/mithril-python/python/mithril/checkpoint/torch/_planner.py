@@ -41,6 +41,11 @@ _VERSION = 1
 _SEPARATOR = "\x1f"
 
 
+def chunk_key(index: MetadataIndex) -> str:
+    """The name under which torch's storage has a chunk."""
+    return str(index.fqn) + _SEPARATOR + ",".join(map(str, index.offset or ()))
+
+
 class MithrilSavePlanner(DefaultSavePlanner):  # type: ignore[misc]
     """Compresses tensors on their way to torch's own writer: `dcp.save(..., planner=MithrilSavePlanner())`.
 
@@ -75,7 +80,7 @@ class MithrilSavePlanner(DefaultSavePlanner):  # type: ignore[misc]
                 continue
             data = item.tensor_data
             assert data is not None, "an item of a tensor says what it holds"
-            key = item.index.fqn + _SEPARATOR + ",".join(map(str, data.chunk.offsets))
+            key = chunk_key(MetadataIndex(item.index.fqn, data.chunk.offsets))
             self._chunks[key] = item
             table[key] = {
                 "fqn": item.index.fqn,
@@ -126,7 +131,7 @@ class MithrilLoadPlanner(DefaultLoadPlanner):  # type: ignore[misc]
         self, state_dict: dict[str, Any], metadata: Metadata | None = None, is_coordinator: bool = False
     ) -> None:
         """Restores the metadata of tensors from the table."""
-        self._chunks: dict[str, Any] = {}
+        self.chunks: dict[str, Any] = {}
         if metadata is not None:
             metadata = self._restore(metadata)
         super().set_up_planner(state_dict, metadata, is_coordinator)
@@ -139,10 +144,10 @@ class MithrilLoadPlanner(DefaultLoadPlanner):  # type: ignore[misc]
             return metadata
         if table.get("version") != _VERSION:
             raise UnsupportedError(f"the chunks are of version {table.get('version')}; this mithril reads version {_VERSION}")
-        self._chunks = table["chunks"]
-        entries = {name: entry for name, entry in metadata.state_dict_metadata.items() if name not in self._chunks}
+        self.chunks = table["chunks"]
+        entries = {name: entry for name, entry in metadata.state_dict_metadata.items() if name not in self.chunks}
         by_tensor: dict[str, list[Any]] = defaultdict(list)
-        for chunk in self._chunks.values():
+        for chunk in self.chunks.values():
             by_tensor[chunk["fqn"]].append(chunk)
         for fqn, chunks in by_tensor.items():
             entries[fqn] = TensorStorageMetadata(
@@ -159,9 +164,8 @@ class MithrilLoadPlanner(DefaultLoadPlanner):  # type: ignore[misc]
         self._wanted: dict[str, list[ReadItem]] = defaultdict(list)
         items = []
         for item in plan.items:
-            offsets = item.storage_index.offset
-            key = item.storage_index.fqn + _SEPARATOR + ",".join(map(str, offsets or ()))
-            if item.type == LoadItemType.BYTE_IO or key not in self._chunks:
+            key = chunk_key(item.storage_index)
+            if item.type == LoadItemType.BYTE_IO or key not in self.chunks:
                 items.append(item)
                 continue
             if key not in self._wanted:
@@ -176,10 +180,10 @@ class MithrilLoadPlanner(DefaultLoadPlanner):  # type: ignore[misc]
         from mithril.checkpoint.torch import _objects
 
         key = read_item.dest_index.fqn
-        if key not in self._chunks:
+        if key not in self.chunks:
             super().load_bytes(read_item, _objects.of_bytes(key, value.getvalue(), self._trusted))
             return
-        chunk = self._chunks[key]
+        chunk = self.chunks[key]
         whole = torch.empty(chunk["sizes"], dtype=adapter.dtype_of(chunk["dtype"]))
         mithril.decompress(value.getbuffer(), out=adapter.memory(whole), threads=self._threads)
         for item in self._wanted[key]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import os
 from collections import defaultdict
 from typing import Any
@@ -24,8 +25,8 @@ from mithril._adapters import torch as adapter
 from mithril._mithril import CorruptError, UnsupportedError
 from mithril.checkpoint._chunks import Checkpoint
 from mithril.checkpoint._manifest import Chunk
+from mithril.checkpoint._place import Place
 from mithril.checkpoint.torch import _objects
-from mithril.checkpoint.torch._place import local_path
 
 PathLike = str | os.PathLike[str]
 
@@ -38,7 +39,7 @@ class MithrilStorageReader(StorageReader):  # type: ignore[misc]
 
     def __init__(self, path: PathLike, *, threads: int = 0, trusted: bool = False) -> None:
         super().__init__()
-        self.path = local_path(path)
+        self.path = Place(path)
         self.threads = threads
         self.trusted = trusted
         self._checkpoint: Checkpoint | None = None
@@ -46,31 +47,12 @@ class MithrilStorageReader(StorageReader):  # type: ignore[misc]
     def reset(self, checkpoint_id: PathLike | None = None) -> None:
         """Begins a load."""
         if checkpoint_id is not None:
-            self.path = local_path(checkpoint_id)
+            self.path = Place(checkpoint_id)
         self._close()
 
     def read_metadata(self, *args: Any, **kwargs: Any) -> Metadata:
         """What the checkpoint holds."""
-        manifest = self._open().manifest
-        entries: dict[str, Any] = {}
-        places: dict[MetadataIndex, Any] = {}
-        for fqn, tensor in manifest.tensors.items():
-            for chunk in tensor.chunks:
-                places[MetadataIndex(fqn, chunk.offsets)] = chunk
-            entries[fqn] = TensorStorageMetadata(
-                properties=TensorProperties(dtype=adapter.dtype_of(tensor.dtype)),
-                size=torch.Size(tensor.size),
-                chunks=[ChunkStorageMetadata(torch.Size(c.offsets), torch.Size(c.sizes)) for c in tensor.chunks],
-            )
-        for fqn, entry in manifest.objects.items():
-            entries[fqn] = BytesStorageMetadata()
-            places[MetadataIndex(fqn)] = entry
-        return Metadata(
-            state_dict_metadata=entries,
-            planner_data=_objects.value_of(manifest.planner_data),
-            storage_data=places,
-            storage_meta=StorageMeta(checkpoint_id=os.fspath(self.path), load_id=manifest.generation),
-        )
+        return metadata_of(self._open())
 
     def set_up_storage_reader(self, metadata: Metadata, is_coordinator: bool, *args: Any, **kwargs: Any) -> None:
         """Takes the places of the chunks, which only the coordinator has read."""
@@ -90,7 +72,7 @@ class MithrilStorageReader(StorageReader):  # type: ignore[misc]
         by_chunk: dict[MetadataIndex, list[ReadItem]] = defaultdict(list)
         for item in plan.items:
             if item.type == LoadItemType.BYTE_IO:
-                planner.load_bytes(item, self._object(checkpoint, item.storage_index))
+                planner.load_bytes(item, read_object(checkpoint, self._places, item.storage_index.fqn, self.trusted))
             else:
                 by_chunk[item.storage_index].append(item)
         for index, items in by_chunk.items():
@@ -107,7 +89,7 @@ class MithrilStorageReader(StorageReader):  # type: ignore[misc]
     def validate_checkpoint_id(cls, checkpoint_id: PathLike) -> bool:
         """Whether there may be a checkpoint."""
         try:
-            local_path(checkpoint_id)
+            Place(checkpoint_id)
         except (UnsupportedError, TypeError):
             return False
         return True
@@ -122,13 +104,39 @@ class MithrilStorageReader(StorageReader):  # type: ignore[misc]
             self._checkpoint.close()
             self._checkpoint = None
 
-    def _object(self, checkpoint: Checkpoint, index: MetadataIndex) -> Any:
-        entry = self._places.get(MetadataIndex(index.fqn))
-        if not isinstance(entry, dict):
-            raise CorruptError(f"the checkpoint has no object `{index.fqn}`")
-        if "value" in entry:
-            return _objects.of_text(entry["value"])
-        return _objects.of_bytes(index.fqn, checkpoint.read_bytes(entry["file"], entry["name"]), self.trusted)
+
+def metadata_of(checkpoint: Checkpoint) -> Metadata:
+    """What the checkpoint holds, in torch's words."""
+    manifest = checkpoint.manifest
+    entries: dict[str, Any] = {}
+    places: dict[MetadataIndex, Any] = {}
+    for fqn, tensor in manifest.tensors.items():
+        for chunk in tensor.chunks:
+            places[MetadataIndex(fqn, chunk.offsets)] = chunk
+        entries[fqn] = TensorStorageMetadata(
+            properties=TensorProperties(dtype=adapter.dtype_of(tensor.dtype)),
+            size=torch.Size(tensor.size),
+            chunks=[ChunkStorageMetadata(torch.Size(c.offsets), torch.Size(c.sizes)) for c in tensor.chunks],
+        )
+    for fqn, entry in manifest.objects.items():
+        entries[fqn] = BytesStorageMetadata()
+        places[MetadataIndex(fqn)] = entry
+    return Metadata(
+        state_dict_metadata=entries,
+        planner_data=_objects.value_of(manifest.planner_data),
+        storage_data=places,
+        storage_meta=StorageMeta(checkpoint_id=checkpoint.place.text, load_id=manifest.generation),
+    )
+
+
+def read_object(checkpoint: Checkpoint, places: dict[MetadataIndex, Any], fqn: str, trusted: bool) -> io.BytesIO:
+    """What is not a tensor, as torch serialises it."""
+    entry = places.get(MetadataIndex(fqn))
+    if not isinstance(entry, dict):
+        raise CorruptError(f"the checkpoint has no object `{fqn}`")
+    if "value" in entry:
+        return _objects.of_text(entry["value"])
+    return _objects.of_bytes(fqn, checkpoint.read_bytes(entry["file"], entry["name"]), trusted)
 
 
 def _read_chunk(checkpoint: Checkpoint, fqn: str, chunk: Chunk, items: list[ReadItem], planner: LoadPlanner) -> None:

@@ -19,14 +19,13 @@ from torch.distributed.checkpoint.planner import SavePlan, SavePlanner, WriteIte
 from torch.distributed.checkpoint.storage import StorageWriter, WriteResult
 from torch.futures import Future
 
-from mithril import _mithril
 from mithril._adapters import torch as adapter
 from mithril._mithril import ConflictError, MithrilError, UnsupportedError
 from mithril.checkpoint import _manifest
 from mithril.checkpoint._chunks import Checkpoint
 from mithril.checkpoint._manifest import Chunk, Manifest, Tensor
-from mithril.checkpoint.torch import _objects
-from mithril.checkpoint.torch._place import local_path
+from mithril.checkpoint._place import Place
+from mithril.checkpoint.torch import _latest, _objects
 
 PathLike = str | os.PathLike[str]
 
@@ -39,10 +38,13 @@ class _Stored:
     file_len: int
     name: str
     text: str | None = None
+    base_generation: str | None = None
 
 
 class MithrilStorageWriter(StorageWriter):  # type: ignore[misc]
     """Saves compressed checkpoints: `dcp.save(state_dict, storage_writer=MithrilStorageWriter(path))`.
+
+    `path` is a directory, or a URL of `s3://`, `gs://` or `az://`; credentials come from the environment.
 
     `base` is an earlier checkpoint: each chunk is then stored as what changed since, where that is smaller. A chunk is
     looked up by name and offset in all of the base, so it does not matter which rank saved it; one that the base does not
@@ -52,7 +54,7 @@ class MithrilStorageWriter(StorageWriter):  # type: ignore[misc]
     against. So loading reads two checkpoints at most. After `max_since_whole` others the next is stored whole again.
 
     A checkpoint that is there is not overwritten without `overwrite=True`, which leaves the old one readable until the
-    new one is.
+    new one is. One that others beside it are stored against is not overwritten at all.
     """
 
     def __init__(
@@ -68,8 +70,8 @@ class MithrilStorageWriter(StorageWriter):  # type: ignore[misc]
         max_since_whole: int = 8,
     ) -> None:
         super().__init__()
-        self.path = local_path(path)
-        self.base = None if base is None else local_path(base)
+        self.path = Place(path)
+        self.base = None if base is None else Place(base)
         self.effort = effort
         self.level = level
         self.threads = threads
@@ -81,23 +83,24 @@ class MithrilStorageWriter(StorageWriter):  # type: ignore[misc]
     def reset(self, checkpoint_id: PathLike | None = None) -> None:
         """Begins a save."""
         if checkpoint_id is not None:
-            self.path = local_path(checkpoint_id)
+            self.path = Place(checkpoint_id)
         self._save_id = _manifest.new_generation()
 
     def set_up_storage_writer(self, is_coordinator: bool, *args: Any, **kwargs: Any) -> None:
         """Checks what torch asks for."""
         if not kwargs.get("use_collectives", True):
             raise UnsupportedError("saving with `use_collectives=False` would leave no manifest: leave it out")
+        if is_coordinator and self.overwrite and self.path.has(_manifest.NAME):
+            self._check_dependants()
 
     def storage_meta(self) -> StorageMeta | None:
         """What planners may know of the storage."""
-        return StorageMeta(checkpoint_id=os.fspath(self.path), save_id=self._save_id)
+        return StorageMeta(checkpoint_id=self.path.text, save_id=self._save_id)
 
     def prepare_local_plan(self, plan: SavePlan) -> SavePlan:
-        """Makes the directory, on every rank: they may not share a disk."""
-        if not self.overwrite and (self.path / _manifest.NAME).exists():
+        """Looks whether there is a checkpoint, on every rank: they may not share a disk."""
+        if not self.overwrite and self.path.has(_manifest.NAME):
             raise ConflictError(f"there is a checkpoint `{self.path}` already: `overwrite=True` replaces it")
-        self.path.mkdir(parents=True, exist_ok=True)
         return plan
 
     def prepare_global_plan(self, plans: list[SavePlan]) -> list[SavePlan]:
@@ -126,13 +129,14 @@ class MithrilStorageWriter(StorageWriter):  # type: ignore[misc]
                 data, dtype, shape = adapter.borrow(tensor)
                 tensors.append((name, dtype, shape, data))
                 stored.append((item.index, tensor.numel() * tensor.element_size(), name, None))
-        file_len = 0
-        if tensors:
-            file_len = self._write_container(file, tensors)
-        results = [
-            WriteResult(index=index, size_in_bytes=size, storage_data=_Stored(name and file, file_len, name or "", text))
-            for index, size, name, text in stored
-        ]
+        file_len, generation = self._write_container(file, tensors) if tensors else (0, None)
+        results = []
+        for index, size, in_container, text in stored:
+            if in_container is None:
+                place = _Stored(None, 0, "", text)
+            else:
+                place = _Stored(file, file_len, in_container, None, generation)
+            results.append(WriteResult(index=index, size_in_bytes=size, storage_data=place))
         future: Future[list[WriteResult]] = Future()
         future.set_result(results)
         return future
@@ -169,14 +173,17 @@ class MithrilStorageWriter(StorageWriter):  # type: ignore[misc]
         planner_data = _objects.text_of(metadata.planner_data)
         if planner_data is None:
             raise UnsupportedError("the planner keeps objects in the metadata that a manifest cannot hold")
-        old = _manifest.read(self.path) if (self.path / _manifest.NAME).exists() else None
+        old = _manifest.read(self.path) if self.path.has(_manifest.NAME) else None
         base, n_since_whole = self._open_base()
+        used = {place.base_generation for place in places.values() if isinstance(place, _Stored)} - {None}
+        if used - {base.manifest.generation if base else None}:
+            raise ConflictError(f"`{self.base}` was written anew while this was saved: nothing is committed")
         manifest = Manifest(
             tensors=tensors,
             objects=objects,
             planner_data=planner_data,
             files=files,
-            base=None if base is None else os.path.relpath(base.directory, self.path),
+            base=None if base is None else base.place.relative_to(self.path),
             base_generation=None if base is None else base.manifest.generation,
             n_since_whole=n_since_whole,
             step=self.step,
@@ -184,13 +191,13 @@ class MithrilStorageWriter(StorageWriter):  # type: ignore[misc]
         _manifest.write(self.path, manifest, replace=self.overwrite)
         if old is not None:
             for file in old.files.keys() - files.keys():
-                (self.path / file).unlink(missing_ok=True)
+                self.path.storage.delete(file)
 
     @classmethod
     def validate_checkpoint_id(cls, checkpoint_id: PathLike) -> bool:
         """Whether this can be a place of a checkpoint."""
         try:
-            local_path(checkpoint_id)
+            Place(checkpoint_id)
         except (UnsupportedError, TypeError):
             return False
         return True
@@ -201,16 +208,28 @@ class MithrilStorageWriter(StorageWriter):  # type: ignore[misc]
             return None, 0
         base = Checkpoint(self.base, threads=self.threads)
         n_since_whole = base.manifest.n_since_whole + 1
-        if n_since_whole > self.max_since_whole:
+        whole = base.base() or base
+        # What replaces a checkpoint cannot be stored against it.
+        if n_since_whole > self.max_since_whole or whole.place == self.path:
             return None, 0
-        return base.base() or base, n_since_whole
+        return whole, n_since_whole
 
-    def _write_container(self, file: str, tensors: list[tuple[str, str, tuple[int, ...], Any]]) -> int:
+    def _check_dependants(self) -> None:
+        checkpoints, _ = _latest.finished(self.path.parent)
+        for checkpoint in checkpoints:
+            base = _manifest.read(checkpoint).base
+            if base is not None and checkpoint.join(base) == self.path:
+                raise ConflictError(f"`{checkpoint}` is stored against `{self.path}`, which is not overwritten therefore")
+
+    def _write_container(self, file: str, tensors: list[tuple[str, str, tuple[int, ...], Any]]) -> tuple[int, str | None]:
         base, _ = self._open_base()
-        path = self.path / file
         coding = (self.level, self.threads, self.effort, None)
-        _mithril.pack_tensors(tensors, None, path, base.paths() if base else [], coding, None)
-        return path.stat().st_size
+        try:
+            n_bytes: int = self.path.storage.pack_tensors(file, tensors, base.models() if base else [], coding)
+        finally:
+            if base is not None:
+                base.close()
+        return n_bytes, base.manifest.generation if base else None
 
 
 def chunk_name(fqn: str, offsets: torch.Size | None) -> str:

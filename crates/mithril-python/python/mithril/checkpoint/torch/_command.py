@@ -1,0 +1,111 @@
+"""`mithril dcp`: checkpoints of PyTorch's distributed runs to mithril's storage and back."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+import time
+from typing import Any
+
+from mithril._mithril import MithrilError
+from mithril.checkpoint.torch import _convert
+
+_EXAMPLES = {
+    "pack": """examples:
+  mithril dcp pack run/step_1000 packed/step_1000
+  mithril dcp pack run/step_1100 s3://bucket/run/step_1100 --base s3://bucket/run/step_1000 --step 1100""",
+    "unpack": """examples:
+  mithril dcp unpack packed/step_1000 plain/step_1000
+  mithril dcp unpack s3://bucket/run/step_1000 model.safetensors --to safetensors --prefix model.""",
+}
+
+
+def main(arguments: list[str]) -> int:
+    """Runs the command; returns its exit code: 0 done, 1 the input is at fault, 2 the command line or the system is."""
+    parsed = _parser().parse_args(arguments)
+    start = time.monotonic()
+    try:
+        report = _pack(parsed) if parsed.command == "pack" else _unpack(parsed)
+    except MithrilError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 1
+    except (OSError, ValueError) as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 2
+    except KeyboardInterrupt:
+        return 130
+    report["seconds"] = round(time.monotonic() - start, 3)
+    if parsed.json:
+        print(json.dumps(report))
+    else:
+        _tell(report)
+    return 0
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="mithril dcp",
+        description="Checkpoints of torch.distributed.checkpoint: to mithril's storage, and back to torch's own.",
+        epilog="\n\n".join(_EXAMPLES.values()),
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
+
+    def command(name: str, summary: str, source: str, output: str) -> argparse.ArgumentParser:
+        made = commands.add_parser(
+            name,
+            help=summary,
+            description=summary,
+            epilog=_EXAMPLES[name],
+            formatter_class=argparse.RawDescriptionHelpFormatter,
+        )
+        made.add_argument("source", metavar="SOURCE", help=source)
+        made.add_argument("output", metavar="OUTPUT", help=output)
+        made.add_argument("--trusted", action="store_true", help="run pickles of SOURCE that may hold any code")
+        made.add_argument("--threads", type=int, default=0, metavar="N", help="threads; 0, the default, is one per core")
+        made.add_argument("--json", action="store_true", help="print one object of JSON instead of text")
+        return made
+
+    any_source = "a directory that torch wrote, or a checkpoint of mithril: a directory or URL"
+    pack = command("pack", "Stores a checkpoint in mithril's storage.", any_source, "a new directory or URL")
+    pack.add_argument("--base", metavar="CHECKPOINT", help="store what changed since this checkpoint of mithril")
+    pack.add_argument("--step", type=int, metavar="N", help="training step, which `latest` orders by")
+    pack.add_argument("--effort", choices=["fast", "balanced", "max"], help="the default is fast")
+    pack.add_argument("--overwrite", action="store_true", help="replace a checkpoint of mithril that is there")
+    unpack = command("unpack", "Restores a checkpoint as torch writes it, or as safetensors.", any_source, "what is made")
+    unpack.add_argument("--to", choices=["dcp", "safetensors"], default="dcp", help="the default is dcp, a directory")
+    unpack.add_argument(
+        "--prefix", default="", metavar="TEXT", help="safetensors: only tensors whose names start so, named without it"
+    )
+    return parser
+
+
+def _pack(parsed: argparse.Namespace) -> dict[str, Any]:
+    with _convert.open_source(parsed.source, threads=parsed.threads, trusted=parsed.trusted) as source:
+        return _convert.pack(
+            source,
+            parsed.output,
+            base=parsed.base,
+            step=parsed.step,
+            effort=parsed.effort,
+            threads=parsed.threads,
+            overwrite=parsed.overwrite,
+        )
+
+
+def _unpack(parsed: argparse.Namespace) -> dict[str, Any]:
+    if parsed.prefix and parsed.to != "safetensors":
+        raise ValueError("`--prefix` goes with `--to safetensors`")
+    with _convert.open_source(parsed.source, threads=parsed.threads, trusted=parsed.trusted) as source:
+        if parsed.to == "dcp":
+            return _convert.unpack(source, parsed.output)
+        return _convert.to_safetensors(source, parsed.output, prefix=parsed.prefix)
+
+
+def _tell(report: dict[str, Any]) -> None:
+    sizes = f"{report['original_size']:,} bytes of tensors in {report['tensors']} tensors"
+    print(f"{report['output']}: {sizes}, {report['written_size']:,} bytes written, {report['seconds']} s")
+    left_out = report.get("left_out", [])
+    if left_out:
+        print(f"left out, as safetensors holds tensors only: {len(left_out)} other values, such as `{left_out[0]}`")

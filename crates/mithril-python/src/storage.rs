@@ -1,0 +1,112 @@
+//! Objects by URL, as checkpoints of several processes are made of: small ones, and containers.
+
+use crate::error::{of_file, of_storage, to_python};
+use crate::model::Model;
+use crate::options::Coding;
+use crate::pack::{Given, Stoppable, TensorFile};
+use crate::work::{self, Signals};
+use mithril::Error;
+use mithril::container::{self, Bases};
+use mithril::storage::{StorageBackend, StorageError};
+use pyo3::prelude::*;
+use pyo3::types::PyBytes;
+use std::sync::Arc;
+
+/// A directory, or a prefix of an object store.
+#[pyclass(module = "mithril._mithril", frozen)]
+pub(crate) struct Storage {
+    backend: Arc<dyn StorageBackend>,
+}
+
+/// Key, bytes, and seconds since it was written, as far as they are known.
+type Listed = (String, u64, Option<f64>);
+
+#[pymethods]
+impl Storage {
+    /// Opens what a URL or path names. Nothing is made before the first object is written.
+    #[new]
+    fn new(py: Python<'_>, url: &str) -> PyResult<Self> {
+        let backend = py.detach(|| mithril::storage::open(url)).map_err(raise)?;
+        Ok(Self { backend })
+    }
+
+    /// A small object.
+    #[pyo3(signature = (key, max_len, /))]
+    fn get(&self, py: Python<'_>, key: &str, max_len: u64) -> PyResult<Py<PyBytes>> {
+        let bytes = py.detach(|| self.backend.get(key, max_len)).map_err(raise)?;
+        Ok(PyBytes::new(py, &bytes).unbind())
+    }
+
+    /// Makes a small object, unless there is one of this key.
+    #[pyo3(signature = (key, content, /))]
+    fn put_new(&self, py: Python<'_>, key: &str, content: &[u8]) -> PyResult<()> {
+        py.detach(|| self.backend.put_new(key, content)).map_err(raise)
+    }
+
+    /// Makes or replaces a small object.
+    #[pyo3(signature = (key, content, /))]
+    fn replace(&self, py: Python<'_>, key: &str, content: &[u8]) -> PyResult<()> {
+        py.detach(|| self.backend.replace(key, content)).map_err(raise)
+    }
+
+    /// The objects below a directory; all for an empty one.
+    #[pyo3(signature = (directory, /))]
+    fn list(&self, py: Python<'_>, directory: &str) -> PyResult<Vec<Listed>> {
+        let listed = py.detach(|| self.backend.list(directory)).map_err(raise)?;
+        let describe = |object: mithril::storage::ObjectInfo| {
+            let age = object.age().map(|age| age.as_secs_f64());
+            (object.key, object.len, age)
+        };
+        Ok(listed.into_iter().map(describe).collect())
+    }
+
+    /// Removes an object, if there is one.
+    #[pyo3(signature = (key, /))]
+    fn delete(&self, py: Python<'_>, key: &str) -> PyResult<()> {
+        py.detach(|| self.backend.delete(key)).map_err(raise)
+    }
+
+    /// Packs tensors to a new container, which appears whole or not at all; returns its bytes.
+    #[pyo3(signature = (key, tensors, bases, coding, /))]
+    fn pack_tensors(
+        &self,
+        py: Python<'_>,
+        key: &str,
+        tensors: Vec<Given<'_>>,
+        bases: Vec<PyRef<'_, Model>>,
+        coding: Coding,
+    ) -> PyResult<u64> {
+        let mut options = coding.pack_options()?;
+        options.name = key.to_owned();
+        options.bases = shared(&bases)?;
+        let file = TensorFile::new(tensors, &Default::default())?;
+        let (backend, key) = (self.backend.clone(), key.to_owned());
+        let work = move |file: &mut TensorFile, signals: &Signals| {
+            let io = |error: StorageError| Error::io("cannot write", error.into_io());
+            let target = Stoppable::new(backend.create(&key).map_err(io)?, signals);
+            let (target, summary) = mithril::pack::pack(file, target, &options, &|_| ())?;
+            target.inner.finish().map_err(io)?;
+            Ok(summary.packed_len)
+        };
+        let (_, packed_len) = work::run_watched(py, file, work, |_, _| Ok(()))?;
+        packed_len.map_err(to_python)
+    }
+
+    /// Opens a model file, packed or plain.
+    #[pyo3(signature = (key, bases, /))]
+    fn open_model(&self, py: Python<'_>, key: &str, bases: Vec<PyRef<'_, Model>>) -> PyResult<Model> {
+        let bases = shared(&bases)?;
+        let source = py.detach(|| self.backend.open(key)).map_err(raise)?;
+        let model = py.detach(|| container::Model::open(key, source, bases)).map_err(of_file)?;
+        Ok(Model::new(model))
+    }
+}
+
+fn shared(bases: &[PyRef<'_, Model>]) -> PyResult<Bases> {
+    let models: Vec<_> = bases.iter().map(|base| base.get()).collect::<PyResult<_>>()?;
+    Ok(Bases::shared(models))
+}
+
+fn raise(error: StorageError) -> PyErr {
+    of_storage(&error, error.to_string())
+}

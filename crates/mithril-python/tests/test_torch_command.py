@@ -1,0 +1,90 @@
+"""`mithril dcp`: checkpoints to mithril's storage and back, as a user runs it."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import torch.distributed.checkpoint as dcp
+from safetensors.torch import load_file
+from test_torch_checkpoint import Opaque, blank, check_equal, load, save, state
+from torch.distributed.checkpoint import FileSystemReader, FileSystemWriter
+
+from mithril.checkpoint import torch as ours
+
+pytestmark = pytest.mark.filterwarnings("ignore")
+
+
+def run(*arguments: object, code: int = 0) -> str:
+    command = [sys.executable, "-W", "ignore", "-m", "mithril", "dcp", *map(str, arguments)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+    assert done.returncode == code, done.stdout + done.stderr
+    return done.stdout if code == 0 else done.stderr
+
+
+def stock_load(path: Path, contents: Any) -> Any:
+    dcp.load(contents, storage_reader=FileSystemReader(path), no_dist=True)
+    return contents
+
+
+def test_there_and_back_through_torchs_own_storage(tmp_path: Path) -> None:
+    save(tmp_path / "ours", state())
+    report = json.loads(run("unpack", tmp_path / "ours", tmp_path / "stock", "--json"))
+    assert report["tensors"] == 8 and report["written_size"] > 0
+    check_equal(stock_load(tmp_path / "stock", blank(state())), state())
+    text = run("pack", tmp_path / "stock", tmp_path / "again", "--step", 5)
+    assert "8 tensors" in text
+    check_equal(load(tmp_path / "again", blank(state())), state())
+    # Another step as what changed since.
+    changed = state()
+    changed["model"]["flat"][3] += 1
+    dcp.save(changed, storage_writer=FileSystemWriter(tmp_path / "stock2"), no_dist=True)
+    run("pack", tmp_path / "stock2", tmp_path / "delta", "--base", tmp_path / "again")
+    check_equal(load(tmp_path / "delta", blank(state())), changed)
+    assert len(json.loads((tmp_path / "delta" / "manifest.json").read_text())["body"]["base"]) > 0
+
+
+def test_what_planner_and_extension_wrote_is_unpacked(tmp_path: Path) -> None:
+    planner = ours.MithrilSavePlanner()
+    dcp.save(state(), storage_writer=FileSystemWriter(tmp_path / "p"), planner=planner, no_dist=True)
+    writer = FileSystemWriter(tmp_path / "x", _extensions=[ours.MithrilExtension()])
+    dcp.save(state(), storage_writer=writer, no_dist=True)
+    for name in ("p", "x"):
+        run("unpack", tmp_path / name, tmp_path / f"{name}-stock")
+        check_equal(stock_load(tmp_path / f"{name}-stock", blank(state())), state())
+
+
+def test_safetensors_hold_the_tensors(tmp_path: Path) -> None:
+    contents = state()
+    save(tmp_path / "ours", contents)
+    output = tmp_path / "model.safetensors"
+    told = run("unpack", tmp_path / "ours", output, "--to", "safetensors", "--prefix", "model.")
+    assert "left out" in told
+    check_equal(dict(load_file(output)), dict(sorted(contents["model"].items())))
+    assert "there already" in run("unpack", tmp_path / "ours", output, "--to", "safetensors", code=1)
+    assert "starts with" in run("unpack", tmp_path / "ours", tmp_path / "no", "--to", "safetensors", "--prefix", "x", code=1)
+
+
+def test_wrong_input_is_named(tmp_path: Path) -> None:
+    assert "examples:" in run("--help") and "examples:" in run("pack", "--help")
+    assert "no checkpoint" in run("unpack", tmp_path / "nowhere", tmp_path / "out", code=1)
+    (tmp_path / "empty").mkdir()
+    assert "no finished checkpoint" in run("pack", tmp_path / "empty", tmp_path / "out", code=1)
+    assert "--prefix" in run("unpack", tmp_path / "empty", tmp_path / "out", "--prefix", "x", code=2)
+    save(tmp_path / "ours", {"w": torch.ones(3)})
+    assert "not empty" in run("unpack", tmp_path / "ours", tmp_path / "ours", code=1)
+    assert "overwrite" in run("pack", tmp_path / "ours", tmp_path / "ours", code=1)
+    assert not (tmp_path / "out").exists()
+
+
+def test_pickles_of_others_run_only_when_trusted(tmp_path: Path) -> None:
+    contents = {"w": torch.ones(3), "thing": Opaque()}
+    dcp.save(contents, storage_writer=FileSystemWriter(tmp_path / "stock"), no_dist=True)
+    assert "trusted" in run("pack", tmp_path / "stock", tmp_path / "ours", code=1)
+    # Metadata that would run something when it is unpickled.
+    (tmp_path / "stock" / ".metadata").write_bytes(b"cos\nmkdir\n(V" + str(tmp_path / "ran").encode() + b"\ntR.")
+    assert "posix.mkdir" in run("pack", tmp_path / "stock", tmp_path / "ours", code=1).replace("os.mkdir", "posix.mkdir")
+    assert not (tmp_path / "ran").exists()
