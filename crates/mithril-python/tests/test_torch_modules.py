@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
+from safetensors.torch import save_file
 from torch import nn
 
 import mithril
@@ -90,6 +91,30 @@ def test_states_round_trip(kind: str, tmp_path) -> None:
         empty = Small()
     loaded = load_module(empty, tmp_path / "model.safetensors")
     assert torch.equal(bits(other), bits(coded)) and torch.equal(bits(loaded), bits(coded))
+
+
+def test_models_that_mithril_quantised_are_loaded(tmp_path) -> None:
+    torch.manual_seed(6)
+
+    def layers() -> nn.Sequential:
+        return nn.Sequential(nn.Linear(256, 128), nn.ReLU(), nn.Linear(128, 64)).bfloat16()
+
+    plain = layers()
+    (tmp_path / "plain").mkdir()
+    save_file(plain.state_dict(), tmp_path / "plain" / "model.safetensors")
+    command = ["mithril", "quantize", str(tmp_path / "plain"), "--bpw", "4", "-o", str(tmp_path / "coded")]
+    assert mithril._mithril.run_cli(command) == 0
+    coded = load_module(layers(), tmp_path / "coded" / "model.safetensors")
+    assert [coded[at].matrix.kind for at in (0, 2)] == ["levels", "levels"]
+    for at in (0, 2):
+        weight = plain[at].weight.double()
+        error = coded[at].decode(fresh=True).double() - weight
+        assert error.square().sum() < 0.01 * weight.square().sum(), "20 dB at the least"
+    x = torch.randn(3, 256, dtype=torch.bfloat16)
+    with torch.no_grad():
+        hidden = torch.relu(nn.functional.linear(x, coded[0].decode(fresh=True), plain[0].bias))
+        wanted = nn.functional.linear(hidden, coded[2].decode(fresh=True), plain[2].bias)
+        assert torch.equal(coded(x), wanted)
 
 
 def test_gradients_reach_the_inputs() -> None:
