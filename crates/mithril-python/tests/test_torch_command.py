@@ -80,6 +80,16 @@ def test_wrong_input_is_named(tmp_path: Path) -> None:
     assert not (tmp_path / "out").exists()
 
 
+def test_damage_leaves_nothing_behind(tmp_path: Path) -> None:
+    save(tmp_path / "ours", {"w": torch.ones(3000)})
+    (container,) = (tmp_path / "ours").glob("*.mckp")
+    container.write_bytes(container.read_bytes()[:-100])
+    for to in ("dcp", "safetensors"):
+        said = run("unpack", tmp_path / "ours", tmp_path / "out", "--to", to, code=1)
+        assert "cut off" in said and "Traceback" not in said
+    assert [path.name for path in tmp_path.iterdir()] == ["ours"]
+
+
 def test_pickles_of_others_run_only_when_trusted(tmp_path: Path) -> None:
     contents = {"w": torch.ones(3), "thing": Opaque()}
     dcp.save(contents, storage_writer=FileSystemWriter(tmp_path / "stock"), no_dist=True)

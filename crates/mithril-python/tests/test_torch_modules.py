@@ -162,5 +162,7 @@ def test_damaged_and_wrong_states_are_refused() -> None:
         other.load_state_dict(state)
     with pytest.raises(RuntimeError, match="compressed"):
         coded.load_state_dict({name: part for name, part in state.items() if name != "compressed"})
+    with pytest.raises(mithril.CorruptError, match=r"`0`: .*cut off"):
+        load_module(nn.Sequential(nn.Linear(64, 32)), {"0.compressed": torch.zeros(7, dtype=torch.uint8)})
     with pytest.raises(mithril.MithrilError):
         mithril._mithril.CodedMatrix.from_parts({"compressed": b"MECQ"})

@@ -24,11 +24,10 @@ class CodedWeight:
         return mx.array(np.frombuffer(data, np.uint32).reshape(self.shape))
 
 
-class EntropyCodedLinear(nn.Module):  # type: ignore[misc]  # mlx is not read for types
-    """`nn.QuantizedLinear` that decodes its weights at every call."""
+class _Coded(nn.Module):  # type: ignore[misc]  # mlx is not read for types
+    """What both layers have: all of a quantised layer but its weights."""
 
-    def __init__(self, layer: nn.QuantizedLinear, weight: CodedWeight) -> None:
-        """Takes everything but the weights from a quantised layer."""
+    def __init__(self, layer: nn.Module, weight: CodedWeight) -> None:
         super().__init__()
         self.group_size, self.bits, self.mode = layer.group_size, layer.bits, layer.mode
         for name in ("scales", "biases", "bias"):
@@ -38,36 +37,25 @@ class EntropyCodedLinear(nn.Module):  # type: ignore[misc]  # mlx is not read fo
         self._weight = [weight]
         self.freeze()
 
+    def _how(self) -> dict[str, Any]:
+        return {"group_size": self.group_size, "bits": self.bits, "mode": self.mode}
+
+    def _product(self, x: mx.array) -> mx.array:
+        weight = self._weight[0].decode()
+        return mx.quantized_matmul(x, weight, scales=self["scales"], biases=self.get("biases"), transpose=True, **self._how())
+
+
+class EntropyCodedLinear(_Coded):
+    """`nn.QuantizedLinear` that decodes its weights at every call."""
+
     def __call__(self, x: mx.array) -> mx.array:
         """`x W^T + b`."""
-        x = mx.quantized_matmul(
-            x,
-            self._weight[0].decode(),
-            scales=self["scales"],
-            biases=self.get("biases"),
-            transpose=True,
-            group_size=self.group_size,
-            bits=self.bits,
-            mode=self.mode,
-        )
+        x = self._product(x)
         return x + self["bias"] if "bias" in self else x
 
 
-class EntropyCodedEmbedding(nn.Module):  # type: ignore[misc]  # mlx is not read for types
+class EntropyCodedEmbedding(_Coded):
     """`nn.QuantizedEmbedding` that decodes its weights at every call."""
-
-    def __init__(self, layer: nn.QuantizedEmbedding, weight: CodedWeight) -> None:
-        """Takes everything but the weights from a quantised embedding."""
-        super().__init__()
-        self.group_size, self.bits, self.mode = layer.group_size, layer.bits, layer.mode
-        for name in ("scales", "biases"):
-            if layer.get(name) is not None:
-                setattr(self, name, layer[name])
-        self._weight = [weight]
-        self.freeze()
-
-    def _how(self) -> dict[str, Any]:
-        return {"group_size": self.group_size, "bits": self.bits, "mode": self.mode}
 
     def __call__(self, numbers: mx.array) -> mx.array:
         """The rows of these numbers."""
@@ -81,11 +69,4 @@ class EntropyCodedEmbedding(nn.Module):  # type: ignore[misc]  # mlx is not read
 
     def as_linear(self, x: mx.array) -> mx.array:
         """The product with the rows, for models whose output shares its weights."""
-        return mx.quantized_matmul(
-            x,
-            self._weight[0].decode(),
-            scales=self["scales"],
-            biases=self.get("biases"),
-            transpose=True,
-            **self._how(),
-        )
+        return self._product(x)

@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from mithril._mithril import MithrilError
 from mithril._types import Path
 from mithril.torch._modules import (
     PARTS,
@@ -68,7 +69,11 @@ def load_module(
             return None
         weight = module.weight
         assert isinstance(weight, torch.Tensor)
-        return _replace(module, matrix_of(parts), weight.dtype, arithmetic, threads)
+        try:
+            matrix = matrix_of(parts)
+        except MithrilError as error:
+            raise type(error)(f"`{name}`: {error}") from None
+        return _replace(module, matrix, weight.dtype, arithmetic, threads)
 
     _walk(model, replacement)
     on_meta = any(tensor.is_meta for tensor in model.parameters())

@@ -5,12 +5,15 @@ from __future__ import annotations
 import io
 import json
 import os
+import shutil
 import struct
+import warnings
 from typing import Any
 
 import torch
 import torch.distributed.checkpoint as dcp
 from torch.distributed.checkpoint import FileSystemWriter
+from torch.distributed.checkpoint.api import CheckpointException
 from torch.distributed.checkpoint.default_planner import DefaultSavePlanner
 from torch.distributed.checkpoint.metadata import Metadata, MetadataIndex, TensorStorageMetadata
 from torch.distributed.checkpoint.planner import SavePlan, TensorWriteData, WriteItem, WriteItemType
@@ -52,10 +55,27 @@ def unpack(source: Source, output: PathLike) -> dict[str, Any]:
         raise UnsupportedError(f"torch's own checkpoints are written to directories, which `{path}` is not")
     if os.path.isdir(path) and os.listdir(path):
         raise ConflictError(f"`{path}` is there already and not empty")
-    planner = _Copying(source)
-    dcp.save({}, storage_writer=FileSystemWriter(path, thread_count=1), planner=planner, no_dist=True)
-    written = sum(entry.stat().st_size for entry in os.scandir(path))
+    # A directory that is there is whole.
+    temporary = f"{os.path.abspath(path)}.{_manifest.new_generation()}.tmp"
+    try:
+        _save_by_torch(source, temporary)
+        written = sum(entry.stat().st_size for entry in os.scandir(temporary))
+        os.rename(temporary, path)
+    finally:
+        shutil.rmtree(temporary, ignore_errors=True)
     return {**_totals(source), "output": path, "written_size": written}
+
+
+def _save_by_torch(source: Source, path: str) -> None:
+    """Saves with torch's own writer in this process; what failed comes as it was raised."""
+    writer = FileSystemWriter(path, thread_count=1)
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message="torch.distributed is disabled")
+        try:
+            dcp.save({}, storage_writer=writer, planner=_Copying(source), no_dist=True)
+        except CheckpointException as error:
+            cause, _ = next(iter(error.failures.values()))
+            raise cause from None
 
 
 def to_safetensors(source: Source, output: PathLike, *, prefix: str = "") -> dict[str, Any]:
@@ -118,7 +138,7 @@ class _Copying(DefaultSavePlanner):  # type: ignore[misc]
         super().__init__()
         self._source = source
 
-    def set_up_planner(self, state_dict: Any, *args: Any, **kwargs: Any) -> None:
+    def set_up_planner(self, state_dict: Any, storage_meta: Any = None, is_coordinator: bool = False) -> None:
         """There is no state: the source has it."""
 
     def item(self, index: MetadataIndex) -> WriteItem:

@@ -6,7 +6,6 @@ import os
 from dataclasses import dataclass
 from typing import Any
 
-import torch
 import torch.distributed as dist
 from torch.distributed.checkpoint.metadata import (
     BytesStorageMetadata,
@@ -24,6 +23,7 @@ from mithril._mithril import ConflictError, MithrilError, UnsupportedError
 from mithril.checkpoint import _manifest
 from mithril.checkpoint._chunks import Checkpoint
 from mithril.checkpoint._manifest import Chunk, Manifest, Tensor
+from mithril.checkpoint._parts import chunk_name
 from mithril.checkpoint._place import Place
 from mithril.checkpoint.torch import _latest, _objects
 
@@ -125,7 +125,7 @@ class MithrilStorageWriter(StorageWriter):  # type: ignore[misc]
                 stored.append((item.index, len(content), name, None))
             else:
                 tensor = planner.resolve_data(item)
-                name = chunk_name(item.index.fqn, item.index.offset)
+                name = chunk_name(item.index.fqn, tuple(item.index.offset or ()))
                 data, dtype, shape = adapter.borrow(tensor)
                 tensors.append((name, dtype, shape, data))
                 stored.append((item.index, tensor.numel() * tensor.element_size(), name, None))
@@ -230,11 +230,6 @@ class MithrilStorageWriter(StorageWriter):  # type: ignore[misc]
             if base is not None:
                 base.close()
         return n_bytes, base.manifest.generation if base else None
-
-
-def chunk_name(fqn: str, offsets: torch.Size | None) -> str:
-    """Name of a chunk in its container: the same in every checkpoint, so that bases are found by it."""
-    return f"tensor/{fqn}@{','.join(map(str, offsets or ()))}"
 
 
 def _plain_text(planner: SavePlanner, item: WriteItem) -> str | None:
