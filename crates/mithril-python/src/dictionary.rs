@@ -1,6 +1,6 @@
 //! zstd dictionaries: training, and small records compressed with them, one by one or many at once.
 
-use crate::buffer::{Buffer, RecordList};
+use crate::buffer::{Buffer, FreshBytes, RecordList};
 use crate::error::of_kind;
 use crate::options;
 use crate::work;
@@ -89,7 +89,22 @@ impl RecordDictionary {
         threads: i64,
     ) -> PyResult<Bound<'py, PyList>> {
         let threads = options::threads(threads)?;
-        self.of_list(py, frames, move |dictionary, frames| dictionary.decompress_slices(frames, threads))
+        let frames_read = RecordList::read(frames)?;
+        let lens = self.dictionary.record_lens(&frames_read.slices()).map_err(raise)?;
+        let Some(lens) = lens else {
+            return self.of_list(py, frames, move |dictionary, frames| {
+                dictionary.decompress_slices(frames, threads)
+            });
+        };
+        // Decoded where Python will have them, without a copy.
+        let records = lens.iter().map(|&len| FreshBytes::new(py, len)).collect::<PyResult<Vec<_>>>()?;
+        let (len, dictionary) = (lens.iter().sum(), self.dictionary.clone());
+        let ((_, records), result) = work::run(py, len, (frames_read, records), move |(frames, records)| {
+            let mut records: Vec<&mut [u8]> = records.iter_mut().map(FreshBytes::bytes_mut).collect();
+            dictionary.decompress_into(&frames.slices(), &mut records, threads)
+        })?;
+        result.map_err(raise)?;
+        PyList::new(py, records.into_iter().map(FreshBytes::finish))
     }
 
     /// The frames of all records of a buffer.
@@ -117,9 +132,29 @@ impl RecordDictionary {
         threads: i64,
     ) -> PyResult<Joined> {
         let threads = options::threads(threads)?;
-        self.of_joined(py, data, offsets, move |dictionary, frames| {
-            dictionary.decompress_slices(frames, threads)
-        })
+        let (data_read, offsets_read) = (Buffer::read(data)?, Buffer::read(offsets)?);
+        let places = checked_offsets(offsets_read.bytes(), data_read.bytes().len())?;
+        let lens = self.dictionary.record_lens(&cut(data_read.bytes(), &places)).map_err(raise)?;
+        let Some(lens) = lens else {
+            return self.of_joined(py, data, offsets, move |dictionary, frames| {
+                dictionary.decompress_slices(frames, threads)
+            });
+        };
+        let (len, dictionary) = (lens.iter().sum(), self.dictionary.clone());
+        let ends = joined_offsets(py, lens.iter().copied());
+        let inputs = (data_read, FreshBytes::new(py, len)?);
+        let ((_, out), result) = work::run(py, len, inputs, move |(data, out)| {
+            let mut rest = out.bytes_mut();
+            let mut records = Vec::with_capacity(lens.len());
+            for &len in &lens {
+                let (record, later) = rest.split_at_mut(len);
+                records.push(record);
+                rest = later;
+            }
+            dictionary.decompress_into(&cut(data.bytes(), &places), &mut records, threads)
+        })?;
+        result.map_err(raise)?;
+        Ok((out.finish(), ends))
     }
 
     /// Bytes of the records of a list, of their frames without a dictionary, and with this one.
@@ -180,12 +215,20 @@ impl RecordDictionary {
         let (_, results) =
             work::run(py, len, data, move |data| work(&dictionary, &cut(data.bytes(), &offsets)))?;
         let (bytes, ends) = results.map_err(raise)?;
-        let offsets: Vec<u8> = std::iter::once(0u64)
-            .chain(ends.iter().map(|&end| end as u64))
-            .flat_map(u64::to_ne_bytes)
-            .collect();
-        Ok((PyBytes::new(py, &bytes).unbind(), PyBytes::new(py, &offsets).unbind()))
+        let lens = std::iter::once(0).chain(ends.iter().copied()).zip(&ends).map(|(start, end)| end - start);
+        Ok((PyBytes::new(py, &bytes).unbind(), joined_offsets(py, lens)))
     }
+}
+
+/// Where pieces of these lengths start when they lie side by side, and where the last ends.
+fn joined_offsets(py: Python<'_>, lens: impl Iterator<Item = usize>) -> Py<PyBytes> {
+    let mut offsets = 0u64.to_ne_bytes().to_vec();
+    let mut end = 0u64;
+    for len in lens {
+        end += len as u64;
+        offsets.extend_from_slice(&end.to_ne_bytes());
+    }
+    PyBytes::new(py, &offsets).unbind()
 }
 
 /// Offsets as Python gives them, 64-bit numbers, which rise and stay within a buffer.
