@@ -4,8 +4,9 @@
 
 For every set, OUT/SET/train and OUT/SET/test hold one file per record; one record in five is held out, by a hash of
 its content. Records that occur twice are kept once. Most sets come from files that a Debian machine has; `npm-*` and
-`python-metadata` ask the package registries that npm and pip are set up for, `safetensors-entries` needs a directory
-of safetensors files (`--corpus`). A set whose source is missing is skipped, and said so.
+`python-metadata` ask the package registries that npm and pip are set up for about the packages that Debian has too,
+`safetensors-entries` needs a directory of safetensors files (`--corpus`). A set whose source is missing is skipped, and
+said so.
 """
 
 import argparse
@@ -19,6 +20,7 @@ import re
 import struct
 import subprocess
 import sys
+import tempfile
 import urllib.parse
 import urllib.request
 
@@ -78,10 +80,9 @@ def changelog_entries():
 
 
 def log_lines():
-    """One line of the package manager's logs per record."""
-    for path in ["/var/log/dpkg.log", "/var/log/alternatives.log", "/var/log/apt/term.log"]:
-        if pathlib.Path(path).exists():
-            yield from (line + b"\n" for line in pathlib.Path(path).read_bytes().split(b"\n"))
+    """One line of the machine's logs per record: mostly those of the package manager."""
+    for path in sorted(pathlib.Path("/var/log").rglob("*.log")):
+        yield from (line + b"\n" for line in path.read_bytes().split(b"\n"))
 
 
 def log_pages():
@@ -139,26 +140,29 @@ NPM_ROOTS = ["webpack-cli", "jest", "eslint", "next", "gatsby", "@angular/cli", 
 
 def npm_lock_entries(roots):
     """One entry of a lock file per record."""
-    import tempfile
 
-    for root in roots:
+    def of_root(root):
         with tempfile.TemporaryDirectory() as directory:
             try:
                 subprocess.run(["npm", "install", "--package-lock-only", "--ignore-scripts", "--legacy-peer-deps", root],
                                cwd=directory, check=False, capture_output=True, timeout=600)
             except subprocess.TimeoutExpired:
                 print(f"npm: {root} took too long and is left out", file=sys.stderr)
-                continue
+                return []
             lock = pathlib.Path(directory, "package-lock.json")
-            if lock.exists():
-                for name, entry in json.loads(lock.read_text())["packages"].items():
-                    yield (json.dumps(name) + ": " + json.dumps(entry, indent=2)).encode()
+            packages = json.loads(lock.read_text())["packages"] if lock.exists() else {}
+            return [(json.dumps(name) + ": " + json.dumps(entry, indent=2)).encode() for name, entry in packages.items()]
+
+    with concurrent.futures.ThreadPoolExecutor(4) as pool:
+        for entries in pool.map(of_root, roots):
+            yield from entries
 
 
 def npm_manifests(lock_entries):
-    """The newest manifest of each package that the lock entries name."""
+    """The newest manifest of each package that the lock entries name, or that Debian has."""
     registry = npm_registry()
-    names = {entry.split(b'": ')[0].rsplit(b"node_modules/")[-1].decode() for entry in lock_entries}
+    names = {entry.split(b'": ')[0].rsplit(b"node_modules/")[-1].strip(b'"').decode() for entry in lock_entries}
+    names |= {name.decode() for name in re.findall(rb"^Package: node-(\S+)", debian_index(), re.MULTILINE)}
     urls = [f"{registry}/{urllib.parse.quote(name, safe='@')}/latest" for name in sorted(names) if name]
     with concurrent.futures.ThreadPoolExecutor(16) as pool:
         yield from (body for body in pool.map(fetch, urls) if body)
@@ -178,11 +182,12 @@ def python_metadata():
         if not page:
             return None
         if page.startswith(b"{"):
-            urls = [file["url"] for file in json.loads(page)["files"] if file.get("core-metadata")]
+            urls = [file["url"] for file in json.loads(page)["files"] if file["filename"].endswith(".whl")]
         else:
-            urls = [url.decode() for url in re.findall(rb'href="([^"#]+\.whl)[^"]*"[^>]*core-metadata', page)]
+            urls = [url.decode() for url in re.findall(rb'href="([^"#]+\.whl)', page)]
         if not urls:
             return None
+        # Not every index says whether it has the file, so it is asked for.
         body = fetch(urllib.parse.urljoin(f"{index}/{name}/", urls[-1]) + ".metadata", "*/*")
         return body and body.split(b"\n\n")[0].split(b"\nDescription:")[0] + b"\n"
 

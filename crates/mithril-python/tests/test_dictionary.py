@@ -2,10 +2,12 @@
 
 import array
 import pickle
+import struct
 import subprocess
 import sys
 import threading
 import time
+import tracemalloc
 
 import numpy as np
 import pytest
@@ -217,6 +219,34 @@ def test_damage_is_refused():
             Dictionary(TRAINED.data[:end])
     with pytest.raises(ValueError, match="level"):
         Dictionary(TRAINED, level=0)
+
+
+def lying_frame(stated, content=b""):
+    """A frame of one raw block that states another length than it has."""
+    return struct.pack("<IBI", 0xFD2FB528, 0xA0, stated) + (len(content) << 3 | 1).to_bytes(3, "little") + content
+
+
+@pytest.mark.parametrize("stated", [1, 30_000, 350_000, 1 << 30, 0xFFFF_FFFF])
+def test_frames_that_lie_about_their_size_take_no_memory(stated):
+    frames = [lying_frame(stated)] * 2000
+    joined, offsets = b"".join(frames), [len(frames[0]) * number for number in range(len(frames) + 1)]
+    tracemalloc.start()
+    for decompress in (lambda: TRAINED.decompress_many(frames), lambda: TRAINED.decompress_buffer(joined, offsets)):
+        with pytest.raises(mithril.CorruptError, match="record 0"):
+            decompress()
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert peak < (6 << 20) + 64 * len(joined)
+    # Said of a frame in the middle, with frames around it that are right.
+    good = TRAINED.compress_many(HELD_OUT[:3])
+    with pytest.raises(mithril.CorruptError, match="record 3"):
+        TRAINED.decompress_many([*good, lying_frame(stated, b"less than stated, or more"), *good])
+
+
+def test_records_that_shrink_a_thousandfold_come_back():
+    records = [bytes([number]) * 200_000 for number in range(60)]
+    frames = TRAINED.compress_many(records)
+    assert TRAINED.decompress_many(frames) == records
 
 
 # Files, copies, updates.

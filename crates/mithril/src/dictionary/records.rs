@@ -9,7 +9,8 @@ use std::sync::{Mutex, PoisonError};
 pub const MAX_RECORD_LEN: usize = 64 << 20;
 
 /// Memory that is taken at once for what frames state, before any is decoded: so much, and so many times their bytes.
-const UNASKED_LEN: usize = 64 << 20;
+/// Frames that state more are believed one by one.
+const UNASKED_LEN: usize = 4 << 20;
 const UNASKED_RATIO: usize = 64;
 
 /// Records in a piece of work for a thread.
