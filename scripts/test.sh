@@ -203,6 +203,8 @@ step "Python types and style" python_static_checks
 step "Python tests" "$target/venv-python/bin/pytest" --quiet
 step "ranks of DeepSpeed killed while they save, 8 times" "$target/venv-python/bin/python" tools/deepspeed_faults.py \
     --kills 8
+step "ranks of PyTorch killed while they save, 6 times" "$target/venv-python/bin/python" tools/dcp_faults.py --kills 6
+step "training with FSDP2 killed and resumed, 2 times" "$target/venv-python/bin/python" tools/fsdp_resume.py --kills 2
 step "killed at work, 30 times" python3 tools/kill_loop.py "$target/release/mithril" assets/minilm-demo.safetensors \
     --kills 30
 step "checkpoint stores under faults" store_faults

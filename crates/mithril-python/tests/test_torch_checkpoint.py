@@ -16,6 +16,7 @@ from torch.distributed.checkpoint import FileSystemReader, FileSystemWriter
 
 import mithril
 from mithril.checkpoint import torch as ours
+from mithril.checkpoint._place import Place
 
 # torch warns that one process needs no process group, and about its own storage classes.
 pytestmark = pytest.mark.filterwarnings("ignore")
@@ -244,6 +245,29 @@ def test_latest_and_retention_keep_what_is_needed(tmp_path: Path) -> None:
     loaded = {"w": torch.zeros(64, 64)}
     ours.load(loaded, checkpoint_id=ours.latest(tmp_path), no_dist=True)
     check_equal(loaded, contents)
+
+
+def test_retention_that_is_interrupted_leaves_whole_checkpoints(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    contents = {"w": torch.randn(64, 64)}
+    for step, base in enumerate((None, "step_0", "step_0")):
+        base = None if base is None else tmp_path / base
+        ours.save(contents, checkpoint_id=tmp_path / f"step_{step}", base=base, step=step, no_dist=True)
+    remove, n_left = Place.remove, 2
+
+    def remove_some(place: Place, first: str) -> None:
+        nonlocal n_left
+        if n_left == 0:
+            raise KeyboardInterrupt
+        n_left -= 1
+        remove(place, first)
+
+    monkeypatch.setattr(Place, "remove", remove_some)
+    with pytest.raises(KeyboardInterrupt):
+        ours.save(contents, checkpoint_id=tmp_path / "step_3", step=3, keep_last=1, no_dist=True)
+    left = sorted(path.parent for path in tmp_path.glob("*/manifest.json"))
+    assert [path.name for path in left] == ["step_0", "step_3"]
+    for path in left:
+        check_equal(load(path, {"w": torch.zeros(64, 64)}), contents)
 
 
 def free_port() -> int:

@@ -78,6 +78,9 @@ def async_save(
     """`dcp.async_save` through `MithrilStorageWriter`, with the arguments of `save` and those of `dcp.async_save`.
 
     `latest` and old checkpoints are touched when the upload is done, by the thread that ends it.
+
+    Ranks talk to each other meanwhile. Where training talks by the same process group, as it does with gloo on the CPU,
+    give the save one of its own: `process_group=torch.distributed.new_group(backend="gloo")`, made once.
     """
     _latest.check_keep_last(keep_last)
     writer, torchs = _writer(checkpoint_id, base, options)

@@ -73,14 +73,22 @@ def _remove_old(place: Place, keep_last: int) -> None:
         warnings.warn(f"nothing is removed, as `{unreadable[0]}` cannot be read", stacklevel=4)
         return
     needed = {place, *checkpoints[-keep_last:]}
-    for checkpoint in list(needed):
+    bases = {checkpoint: _base_of(checkpoint) for checkpoint in {place, *checkpoints}}
+    needed |= {base for checkpoint in needed if (base := bases[checkpoint]) is not None}
+    old = [checkpoint for checkpoint in checkpoints if checkpoint not in needed]
+    # Bases last: whoever is killed in between leaves no checkpoint without the one that it is stored against.
+    for checkpoint in sorted(old, key=lambda checkpoint: checkpoint in bases.values()):
+        # Without its manifest it is no checkpoint: whoever reads it now gets all or a clear error.
+        checkpoint.remove(first=_manifest.NAME)
+
+
+def _base_of(checkpoint: Place) -> Place | None:
+    try:
         base = _manifest.read(checkpoint).base
-        if base is not None:
-            needed.add(checkpoint.join(base))
-    for checkpoint in checkpoints:
-        if checkpoint not in needed:
-            # Without its manifest it is no checkpoint: whoever reads it now gets all or a clear error.
-            checkpoint.remove(first=_manifest.NAME)
+    except NotFoundError:
+        # Removed meanwhile.
+        return None
+    return None if base is None else checkpoint.join(base)
 
 
 def finished(directory: Place) -> tuple[list[Place], list[Place]]:
