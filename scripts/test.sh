@@ -173,6 +173,18 @@ python_package() {
     "$environment/bin/pip" install --quiet --disable-pip-version-check --force-reinstall --no-deps "$target"/wheels/*.whl
 }
 
+# The source package holds all that cargo needs to build it; the build itself is that of the wheel.
+python_sources() {
+    local sources=$target/sdist
+    rm -rf "$sources"
+    "$target/venv-python/bin/maturin" sdist --out "$sources"
+    tar -xzf "$sources"/*.tar.gz -C "$sources" --strip-components 1
+    cargo metadata --quiet --locked --format-version 1 --manifest-path "$sources/crates/mithril-python/Cargo.toml" >/dev/null
+    git ls-files 'crates/*/src' crates/mithril-python/python | while read -r file; do
+        cmp "$file" "$sources/$file"
+    done
+}
+
 python_static_checks() {
     local bin=$target/venv-python/bin package=crates/mithril-python
     "$bin/ruff" check $package
@@ -199,6 +211,7 @@ step "demo" cargo run --quiet --release -- demo
 step "bench on the demo model" bench_smoke
 step "report in a browser" python3 tools/test_report.py "$target/release/mithril"
 step "Python package" python_package
+step "Python source package" python_sources
 step "Python types and style" python_static_checks
 step "Python tests" "$target/venv-python/bin/pytest" --quiet
 step "ranks of DeepSpeed killed while they save, 8 times" "$target/venv-python/bin/python" tools/deepspeed_faults.py \
