@@ -168,6 +168,9 @@ python_package() {
     # A source package that would fetch torch's GPU libraries and look for kernels to build: it needs neither here.
     DS_BUILD_OPS=0 "$environment/bin/pip" install --quiet --disable-pip-version-check --no-deps --no-build-isolation \
         deepspeed==0.19.8
+    # These name torch as something they need, which would fetch it with its GPU libraries.
+    "$environment/bin/pip" install --quiet --disable-pip-version-check --no-deps accelerate==1.15.0 \
+        pytorch-lightning==2.6.6 torchmetrics==1.9.0
     rm -rf "$target/wheels"
     "$environment/bin/maturin" build --quiet --release --out "$target/wheels"
     "$environment/bin/pip" install --quiet --disable-pip-version-check --force-reinstall --no-deps "$target"/wheels/*.whl

@@ -16,6 +16,8 @@ PAGES = sorted(DOCS.rglob("*.md"))
 MODULES = sorted(module.name for module in pkgutil.walk_packages(mithril.__path__, "mithril.") if "__main__" not in module.name)
 
 
+# Lightning warns of few workers, of directories with files and of torch's changes.
+@pytest.mark.filterwarnings("ignore:::pytorch_lightning")
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
 def test_pages_run(page, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)

@@ -80,17 +80,7 @@ def read(checkpoint: AnyPlace, name: str = NAME) -> Manifest:
         if os.path.isdir(place.text) if place.is_local else place.storage.list(""):
             raise NotFoundError(f"`{place}` is no finished checkpoint: it has no {name}") from None
         raise NotFoundError(f"there is no checkpoint `{place}`") from None
-    try:
-        outer = json.loads(text)
-        magic, version, body = outer["format"], outer["version"], outer["body"]
-    except (ValueError, TypeError, KeyError) as error:
-        raise CorruptError(f"`{path}` is damaged: {error}") from None
-    if magic != _MAGIC:
-        raise CorruptError(f"`{path}` is the manifest of something else")
-    if version != _VERSION:
-        raise UnsupportedError(f"`{path}` is of version {version}; this mithril reads version {_VERSION}")
-    if outer.get("digest") != _digest(body):
-        raise CorruptError(f"`{path}` is damaged: its digest does not match")
+    body = unsealed(text, path, _MAGIC, _VERSION)
     try:
         return _from_body(body)
     except (ValueError, TypeError, KeyError, AttributeError) as error:
@@ -100,9 +90,7 @@ def read(checkpoint: AnyPlace, name: str = NAME) -> Manifest:
 def write(checkpoint: AnyPlace, manifest: Manifest, *, replace: bool, name: str = NAME) -> None:
     """Makes a checkpoint, or a part of one, whole. Everything that the manifest names must be safe already."""
     place = Place(checkpoint)
-    body = asdict(manifest)
-    outer = {"format": _MAGIC, "version": _VERSION, "digest": _digest(body), "body": body}
-    content = json.dumps(outer, separators=(",", ":"), allow_nan=False).encode()
+    content = sealed(asdict(manifest), _MAGIC, _VERSION)
     if replace:
         place.storage.replace(name, content)
         return
@@ -110,6 +98,28 @@ def write(checkpoint: AnyPlace, manifest: Manifest, *, replace: bool, name: str 
         place.storage.put_new(name, content)
     except ConflictError:
         raise ConflictError(f"another save has finished `{place}` first") from None
+
+
+def sealed(body: dict[str, Any], magic: str, version: int) -> bytes:
+    """JSON that says what it is, with a digest of itself."""
+    outer = {"format": magic, "version": version, "digest": _digest(body), "body": body}
+    return json.dumps(outer, separators=(",", ":"), allow_nan=False).encode()
+
+
+def unsealed(content: bytes, path: str, magic: str, version: int) -> dict[str, Any]:
+    """What `sealed` was given, if it is all there."""
+    try:
+        outer = json.loads(content)
+        found, found_version, body = outer["format"], outer["version"], outer["body"]
+    except (ValueError, TypeError, KeyError) as error:
+        raise CorruptError(f"`{path}` is damaged: {error}") from None
+    if found != magic:
+        raise CorruptError(f"`{path}` is the manifest of something else")
+    if found_version != version:
+        raise UnsupportedError(f"`{path}` is of version {found_version}; this mithril reads version {version}")
+    if outer.get("digest") != _digest(body) or not isinstance(body, dict):
+        raise CorruptError(f"`{path}` is damaged: its digest does not match")
+    return body
 
 
 def _digest(body: Any) -> str:
