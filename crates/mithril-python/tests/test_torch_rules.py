@@ -1,0 +1,315 @@
+"""What PyTorch says of a storage of distributed checkpoints, and what mithril adds to it, each by a case of its own."""
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+import threading
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import torch.distributed.checkpoint as dcp
+from test_torch_checkpoint import blank, check_equal, free_port, load, refused, save, size_of, state
+from torch.distributed.checkpoint import DefaultLoadPlanner, DefaultSavePlanner
+
+import mithril
+from mithril.checkpoint import torch as ours
+from mithril.checkpoint.torch import _latest
+
+# torch warns that one process needs no process group, and about its own storage classes.
+pytestmark = pytest.mark.filterwarnings("ignore")
+
+
+def numbers(seed: int = 1, rows: int = 256) -> dict[str, torch.Tensor]:
+    return {"w": torch.randn(rows, 256, generator=torch.Generator().manual_seed(seed)).bfloat16()}
+
+
+def test_ranks_that_fail_plans_that_are_kept_and_worlds_that_change(tmp_path: Path) -> None:
+    """Two real ranks; `dcp_rules.py` says what they do."""
+    script = Path(__file__).with_name("dcp_rules.py")
+    port = str(free_port())
+    ranks = [
+        subprocess.Popen(
+            [sys.executable, str(script), str(rank), port, str(tmp_path)],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            env={**os.environ, "OMP_NUM_THREADS": "1"},
+        )
+        for rank in range(2)
+    ]
+    outputs = [rank.communicate(timeout=500)[0] for rank in ranks]
+    assert [rank.returncode for rank in ranks] == [0, 0], "\n".join(outputs)
+    assert "all rules hold" in outputs[0]
+
+
+# What is loaded
+
+
+def test_a_state_that_asks_for_more_is_refused_unless_it_may_be_partial(tmp_path: Path) -> None:
+    save(tmp_path / "one", {"a": torch.ones(3), "b": torch.ones(4)})
+    wanted = {"a": torch.zeros(3), "new": torch.full((2,), 7.0)}
+    with pytest.raises(BaseException, match="new"):
+        load(tmp_path / "one", wanted)
+    reader = ours.MithrilStorageReader(tmp_path / "one")
+    dcp.load(wanted, storage_reader=reader, planner=DefaultLoadPlanner(allow_partial_load=True), no_dist=True)
+    assert wanted["a"].tolist() == [1, 1, 1] and wanted["new"].tolist() == [7, 7], "what is not there stays"
+
+
+def test_a_tensor_of_another_size_is_refused_and_stays_as_it_was(tmp_path: Path) -> None:
+    save(tmp_path / "one", {"a": torch.ones(3, 4)})
+    for wrong in (torch.zeros(4, 3), torch.zeros(12), torch.zeros(2, 4)):
+        with pytest.raises(BaseException, match=r"(?i)size"):
+            load(tmp_path / "one", {"a": wrong})
+        assert not wrong.any()
+
+
+def test_another_number_type_converts_as_with_torchs_own_reader(tmp_path: Path) -> None:
+    contents = numbers()
+    save(tmp_path / "one", contents)
+    dcp.save(contents, storage_writer=dcp.FileSystemWriter(tmp_path / "stock"), no_dist=True)
+    for dtype in (torch.float32, torch.float64):
+        theirs = {"w": torch.zeros(256, 256, dtype=dtype)}
+        dcp.load(theirs, storage_reader=dcp.FileSystemReader(tmp_path / "stock"), no_dist=True)
+        check_equal(load(tmp_path / "one", {"w": torch.zeros(256, 256, dtype=dtype)}), theirs)
+
+
+def test_one_writer_and_one_reader_serve_many_checkpoints(tmp_path: Path) -> None:
+    writer = ours.MithrilStorageWriter(tmp_path / "a")
+    for name, seed in (("a", 1), ("b", 2)):
+        dcp.save(numbers(seed), storage_writer=writer, checkpoint_id=tmp_path / name, no_dist=True)
+    reader = ours.MithrilStorageReader(tmp_path / "a")
+    for name, seed in (("b", 2), ("a", 1)):
+        loaded = blank(numbers())
+        dcp.load(loaded, storage_reader=reader, checkpoint_id=tmp_path / name, no_dist=True)
+        check_equal(loaded, numbers(seed))
+
+
+class Counter:
+    """Something with a state of its own, as torch knows it."""
+
+    def __init__(self, count: int) -> None:
+        self.count, self.weights = count, torch.full((5,), float(count))
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"count": self.count, "weights": self.weights}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.count, self.weights = state["count"], state["weights"]
+
+
+def test_objects_with_a_state_of_their_own_are_asked_for_it(tmp_path: Path) -> None:
+    save(tmp_path / "one", {"counter": Counter(5), "plain": 3})
+    other = Counter(0)
+    load(tmp_path / "one", {"counter": other, "plain": None})
+    assert other.count == 5 and other.weights.tolist() == [5] * 5
+
+
+# What is saved
+
+
+def test_plans_are_kept_between_saves(tmp_path: Path) -> None:
+    """With a plan of the first save, the second one is written to its own place and against its own base."""
+    contents = state()
+    for step in range(3):
+        contents["model"]["wide"][step] += 1
+        contents["epoch"] = step
+        base = tmp_path / f"step_{step - 1}" if step else None
+        writer = ours.MithrilStorageWriter(tmp_path / f"step_{step}", base=base)
+        dcp.save(contents, storage_writer=writer, planner=DefaultSavePlanner(enable_plan_caching=True), no_dist=True)
+        check_equal(load(tmp_path / f"step_{step}", blank(contents)), contents)
+    containers = [path.name for step in range(3) for path in (tmp_path / f"step_{step}").glob("*.mckp")]
+    assert len(set(containers)) == 3
+
+
+def test_a_tensor_without_values_is_refused_by_name(tmp_path: Path) -> None:
+    with pytest.raises(BaseException, match="meta"):
+        save(tmp_path / "one", {"a": torch.ones(2), "ghost": torch.empty(3, device="meta")})
+    assert not (tmp_path / "one" / "manifest.json").exists()
+
+
+def test_every_bit_pattern_comes_back_alone_and_against_a_base(tmp_path: Path) -> None:
+    """NaN with payloads, both infinities, both zeros and subnormals, also where only those change."""
+    every = torch.arange(1 << 16, dtype=torch.int32).to(torch.uint16)
+    contents = {"bf16": every.view(torch.bfloat16), "f16": every.view(torch.float16).clone()}
+    rolled = {name: tensor.view(torch.int16).roll(1).view(tensor.dtype) for name, tensor in contents.items()}
+    rolled["f32"] = torch.tensor([float("nan"), float("inf"), -float("inf"), -0.0, 1e-45] * 100)
+    save(tmp_path / "one", contents)
+    save(tmp_path / "two", rolled, base=tmp_path / "one")
+    check_equal(load(tmp_path / "one", blank(contents)), contents)
+    check_equal(load(tmp_path / "two", blank(rolled)), rolled)
+
+
+# What is refused, with nothing lost
+
+
+def test_saves_without_a_coordinator_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(mithril.UnsupportedError, match="use_collectives"):
+        ours.MithrilStorageWriter(tmp_path / "one").set_up_storage_writer(True, use_collectives=False)
+
+
+def test_of_two_saves_of_one_place_one_is_told(tmp_path: Path) -> None:
+    class Slow(ours.MithrilStorageWriter):
+        def finish(self, metadata: Any, results: Any) -> None:
+            # Another save of the same place ends first.
+            save(tmp_path / "one", numbers(2))
+            super().finish(metadata, results)
+
+    with pytest.raises(BaseException, match="first") as caught:
+        dcp.save(numbers(1), storage_writer=Slow(tmp_path / "one"), no_dist=True)
+    assert "another save has finished" in refused(caught.value)
+    check_equal(load(tmp_path / "one", blank(numbers())), numbers(2))
+
+
+def test_a_base_that_is_written_anew_during_a_save_is_noticed(tmp_path: Path) -> None:
+    class Slow(ours.MithrilStorageWriter):
+        def finish(self, metadata: Any, results: Any) -> None:
+            save(tmp_path / "base", numbers(5), overwrite=True)
+            super().finish(metadata, results)
+
+    save(tmp_path / "base", numbers(1))
+    with pytest.raises(BaseException, match="written anew while"):
+        dcp.save(numbers(2), storage_writer=Slow(tmp_path / "next", base=tmp_path / "base"), no_dist=True)
+    assert not (tmp_path / "next" / "manifest.json").exists()
+
+
+def test_what_others_are_stored_against_is_not_overwritten(tmp_path: Path) -> None:
+    save(tmp_path / "a", numbers(1))
+    save(tmp_path / "b", numbers(1), base=tmp_path / "a")
+    with pytest.raises(BaseException, match="stored against"):
+        save(tmp_path / "a", numbers(2), overwrite=True)
+    check_equal(load(tmp_path / "b", blank(numbers())), numbers(1))
+    save(tmp_path / "b", numbers(3), overwrite=True)
+    save(tmp_path / "a", numbers(2), overwrite=True)
+    check_equal(load(tmp_path / "b", blank(numbers())), numbers(3))
+
+
+def test_a_checkpoint_that_replaces_its_own_base_is_stored_whole(tmp_path: Path) -> None:
+    save(tmp_path / "a", numbers(1))
+    save(tmp_path / "a", numbers(1), base=tmp_path / "a", overwrite=True)
+    assert json.loads((tmp_path / "a" / "manifest.json").read_text())["body"]["base"] is None
+    check_equal(load(tmp_path / "a", blank(numbers())), numbers(1))
+
+
+def test_a_base_that_is_none_is_named_before_anything_is_written(tmp_path: Path) -> None:
+    for wrong, message in ((tmp_path / "nowhere", "no checkpoint"), (tmp_path / "empty", "no finished checkpoint")):
+        (tmp_path / "empty").mkdir(exist_ok=True)
+        with pytest.raises(BaseException, match=message):
+            save(tmp_path / "one", numbers(), base=wrong)
+        assert not list(tmp_path.glob("one/*"))
+
+
+def test_a_base_that_was_replaced_or_damaged_is_not_taken_for_the_right_one(tmp_path: Path) -> None:
+    save(tmp_path / "base", numbers(1))
+    changed = numbers(1)
+    changed["w"][3] += 1
+    save(tmp_path / "next", changed, base=tmp_path / "base")
+    shutil.copytree(tmp_path / "base", tmp_path / "kept")
+    container = next((tmp_path / "base").glob("*.mckp"))
+    content = container.read_bytes()
+    half = len(content) // 2
+    container.write_bytes(content[:half] + bytes(100) + content[half + 100 :])
+    with pytest.raises(BaseException) as caught:
+        load(tmp_path / "next", blank(changed))
+    assert "w" in refused(caught.value)
+    # The manifest of the right one with the container of another.
+    save(tmp_path / "other", numbers(9))
+    shutil.copy(next((tmp_path / "other").glob("*.mckp")), container)
+    with pytest.raises(BaseException, match=r"base|digest|other"):
+        load(tmp_path / "next", blank(changed))
+    shutil.rmtree(tmp_path / "base")
+    (tmp_path / "kept").rename(tmp_path / "base")
+    check_equal(load(tmp_path / "next", blank(changed)), changed)
+
+
+# `latest` and retention
+
+
+def test_retention_keeps_everything_while_a_checkpoint_cannot_be_read(tmp_path: Path) -> None:
+    for step in range(3):
+        ours.save(numbers(step), checkpoint_id=tmp_path / f"step_{step}", step=step, no_dist=True)
+    (tmp_path / "step_1" / "manifest.json").write_text("{")
+    with pytest.warns(UserWarning, match="nothing is removed"):
+        ours.save(numbers(3), checkpoint_id=tmp_path / "step_3", step=3, keep_last=1, no_dist=True)
+    assert (tmp_path / "step_0" / "manifest.json").exists() and ours.latest(tmp_path) == tmp_path / "step_3"
+
+
+def test_retention_that_would_keep_nothing_is_refused_before_saving(tmp_path: Path) -> None:
+    for call in (ours.save, ours.async_save):
+        with pytest.raises(ValueError, match="keep_last"):
+            call(numbers(), checkpoint_id=tmp_path / "one", keep_last=0, no_dist=True)
+    assert not (tmp_path / "one").exists()
+
+
+def test_of_saves_that_end_in_another_order_the_last_one_started_is_latest(tmp_path: Path) -> None:
+    places = [tmp_path / "step_1", tmp_path / "step_2"]
+    for path in places:
+        save(path, numbers())
+    turns = [_latest.next_turn() for _ in places]
+    for path, turn in reversed(list(zip(places, turns, strict=True))):
+        _latest.move(ours.MithrilStorageWriter(path).path, None, turn)
+    assert ours.latest(tmp_path) == places[1]
+
+
+def test_latest_that_names_nothing_whole_falls_back_to_the_highest_step(tmp_path: Path) -> None:
+    for step in (2, 10):
+        ours.save(numbers(), checkpoint_id=tmp_path / f"step_{step}", no_dist=True)
+    for wrong in ("step_11", "../elsewhere", ".", ""):
+        (tmp_path / "latest").write_text(wrong)
+        assert ours.latest(tmp_path) == tmp_path / "step_10"
+    (tmp_path / "step_10" / "manifest.json").unlink()
+    assert ours.latest(tmp_path) == tmp_path / "step_2"
+
+
+# In the background
+
+
+def test_a_tensor_that_is_changed_during_a_save_in_the_background_is_saved_as_it_was(tmp_path: Path) -> None:
+    contents = {"w": torch.randn(512, 512), "steps": 1}
+    before = contents["w"].clone()
+    stop = threading.Event()
+
+    def change() -> None:
+        while not stop.is_set():
+            contents["w"].add_(1.0)
+
+    os.environ.update(MASTER_ADDR="127.0.0.1", MASTER_PORT=str(free_port()), RANK="0", WORLD_SIZE="1")
+    torch.distributed.init_process_group("gloo")
+    try:
+        future = ours.async_save(contents, checkpoint_id=tmp_path / "one")
+        future.staging_completion.result(timeout=60)
+        changing = threading.Thread(target=change)
+        changing.start()
+        future.result(timeout=120)
+    finally:
+        stop.set()
+        changing.join()
+        torch.distributed.destroy_process_group()
+    assert not torch.equal(contents["w"], before)
+    check_equal(load(tmp_path / "one", {"w": torch.zeros(512, 512), "steps": None}), {"w": before, "steps": 1})
+
+
+def test_a_save_in_the_background_that_fails_says_so_and_moves_nothing(tmp_path: Path) -> None:
+    os.environ.update(MASTER_ADDR="127.0.0.1", MASTER_PORT=str(free_port()), RANK="0", WORLD_SIZE="1")
+    torch.distributed.init_process_group("gloo")
+    try:
+        ours.async_save(numbers(), checkpoint_id=tmp_path / "one").result(timeout=120)
+        with pytest.raises(BaseException, match="already"):
+            ours.async_save(numbers(2), checkpoint_id=tmp_path / "one").result(timeout=120)
+        with pytest.raises(BaseException, match="no checkpoint"):
+            ours.async_save(numbers(2), checkpoint_id=tmp_path / "two", base=tmp_path / "nowhere").result(timeout=120)
+    finally:
+        torch.distributed.destroy_process_group()
+    assert ours.latest(tmp_path) == tmp_path / "one"
+    check_equal(load(tmp_path / "one", blank(numbers())), numbers())
+
+
+def test_deltas_are_smaller_by_what_did_not_change(tmp_path: Path) -> None:
+    contents = numbers(rows=1024)
+    save(tmp_path / "a", contents)
+    contents["w"][:10] += 1
+    save(tmp_path / "b", contents, base=tmp_path / "a")
+    assert size_of(tmp_path / "b") < size_of(tmp_path / "a") / 20
