@@ -39,6 +39,7 @@ PROLOGUE_LEN = 24
 FOOTER_LEN = 84
 FULL, REF, COPY, DELTA, DERIVED = range(5)
 GLUE, DIGEST, BASE_NAME = 0x10, 0x20, 0x40
+LINK_RECORDS = 2
 
 # ---- 10. Limits and reserved values ----
 
@@ -137,7 +138,7 @@ def check_repeated(version: int, alignment: int, flags: int) -> None:
     """What prologue and footer have in common."""
     if version != 1:
         raise Unsupported(f"container version {version}")
-    if flags & 0x00FF:
+    if flags & 0x00FF & ~LINK_RECORDS:
         raise Unsupported(f"container flags {flags:#06x}")
     require(alignment <= MAX_ALIGNMENT, f"alignment {alignment}")
 
@@ -157,6 +158,10 @@ class Footer:
     @property
     def alignment(self) -> int:
         return self.repeated[1]
+
+    @property
+    def links_have_records(self) -> bool:
+        return bool(self.repeated[2] & LINK_RECORDS)
 
 
 def read_footer(data: bytes) -> Footer:
@@ -393,32 +398,60 @@ def read_index(raw: bytes) -> list[Entry]:
 # ---- 5. Where frames lie ----
 
 
+def link_fields(entry: Entry, target: int | None) -> bytes:
+    """What the record of a link has between its name and its checksum."""
+    fields = struct.pack("<BB", entry.dtype, len(entry.shape))
+    fields += struct.pack(f"<{len(entry.shape)}QQ", *entry.shape, entry.glue_before)
+    if entry.base is not None:
+        fields += entry.base
+    if target is not None:
+        fields += struct.pack("<I", target)
+    if entry.kind == DERIVED:
+        fields += b"\0"
+    return fields
+
+
 def place_frames(entries: list[Entry], footer: Footer) -> None:
     end = footer.data_offset
     for entry in entries:
+        if not entry.has_frame() and not footer.links_have_records:
+            continue
+        entry.record_offset = end
+        end += 20 + len(entry.name.encode())
         if entry.has_frame():
-            entry.record_offset = end
-            record_end = end + 20 + len(entry.name.encode())
-            entry.frame_offset = (
-                (record_end - 1 >> footer.alignment) + 1
-            ) << footer.alignment
+            entry.frame_offset = ((end - 1 >> footer.alignment) + 1) << footer.alignment
             end = entry.frame_offset + entry.frame_len
-            require(end <= footer.index_offset, "a frame that reaches into the index")
+        else:
+            end += len(link_fields(entry, entry.target))
+            entry.frame_offset = end
+        require(end <= footer.index_offset, "a frame that reaches into the index")
     require(end == footer.index_offset, "bytes between the last frame and the index")
 
 
-def check_record(data: bytes, number: int, entry: Entry) -> None:
+def check_record(data: bytes, number: int, entries: list[Entry]) -> None:
+    entry = entries[number]
     between = data[entry.record_offset : entry.frame_offset]
     r = Reader(between)
     require(r.take(4) == RECORD_MAGIC, "no record")
     fields = r.u32(), r.u8(), r.u8()
     name = r.take(r.number(2))
+    link = b""
+    if not entry.has_frame():
+        link = r.take(len(link_fields(entry, entry.target)))
     body = between[: r.at]
     require(r.number(8) == checksum(body), "record_checksum")
     tag = entry.kind | (GLUE if entry.glue else 0)
     require(fields == (number, tag, 0), "a record of another entry")
     require(name == entry.name.encode(), "a record of another name")
     require(not any(r.rest()), "padding that is not zero")
+    if not entry.has_frame():
+        # A derived entry may be recorded with a reference to its target.
+        targets = [entry.target]
+        if entry.kind == DERIVED:
+            same = (i for i, e in enumerate(entries) if e.kind == REF)
+            targets += [i for i in same if entries[i].target == entry.target]
+        fits = any(link == link_fields(entry, target) for target in targets)
+        require(fits, "a record of another link")
 
 
 # ---- 6. Kinds of entry ----
@@ -519,8 +552,8 @@ def restore(container: Container) -> bytes:
     out = bytearray()
     glue, used = b"", 0
     for number, entry in enumerate(entries):
-        if entry.has_frame():
-            check_record(container.data, number, entry)
+        if entry.frame_offset:
+            check_record(container.data, number, entries)
         raw = container.raw(number)
         if entry.digest is not None:
             require(blake3(raw) == entry.digest, "the digest of an entry")

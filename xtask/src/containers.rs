@@ -34,6 +34,10 @@ pub(crate) fn all() -> Result<Vec<Golden>, Failure> {
         tensors_only()?,
         copies(&base)?,
         deltas(&base)?,
+        // Minted again when links got records.
+        Golden { name: "recorded_links", ..tensors_only()? },
+        Golden { name: "recorded_copies", ..copies(&base)? },
+        derived_from_a_reference()?,
         base,
     ])
 }
@@ -165,6 +169,22 @@ fn tensors_only() -> Result<Golden, Failure> {
     let (container, narrow) = (writer.finish()?.writer, to_bf16(&raw));
     let restored = [&raw[..], &[1, 0, 1], &raw, &narrow, &narrow].concat();
     Ok(Golden { name: "tensors_only", container, restored, bases: &[] })
+}
+
+/// A tensor that was recorded before it was known that what it is derived from is a reference.
+fn derived_from_a_reference() -> Result<Golden, Failure> {
+    let mut writer = ContainerWriter::new(Vec::new(), &Header::default(), 0)?;
+    let raw: Vec<u8> = (0..20u8).flat_map(|i| (f32::from(i) * 0.3).to_le_bytes()).collect();
+    add_frame(&mut writer, Entry::full("first", Dtype::F32, [20]), &raw)?;
+    let rounding = Rounding::NearestEven;
+    for (name, dtype, content) in [
+        ("narrow", Dtype::Bf16, Content::Derived { entry_idx: 2, rounding }),
+        ("wide", Dtype::F32, Content::Ref { entry_idx: 0 }),
+    ] {
+        writer.add_link(Entry { content, ..Entry::full(name, dtype, [4, 5]) })?;
+    }
+    let restored = [&raw[..], &to_bf16(&raw), &raw].concat();
+    Ok(Golden { name: "derived_from_a_reference", container: writer.finish()?.writer, restored, bases: &[] })
 }
 
 /// Tensors of a base under their own and under other names, and roundings of them.

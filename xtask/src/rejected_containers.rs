@@ -1,8 +1,8 @@
 //! Containers that every reader must refuse, each with one defect and sums that are right otherwise.
 
 use crate::forge::{
-    BASE_NAME, BF16, COPY, DERIVED, F32, Forge, Forged, GLUE, Part, REF, U8, number, stored_frame,
-    stored_stream,
+    BASE_NAME, BF16, COPY, DERIVED, F32, Forge, Forged, GLUE, LINK_RECORDS, Part, REF, U8, number,
+    stored_frame, stored_stream,
 };
 use crate::rejected::Rejected;
 
@@ -80,7 +80,23 @@ pub(crate) fn containers() -> Vec<Rejected> {
         let at = index.len() - 1;
         index[at] ^= 1;
     });
+    let mut recorded = Forge::packed(
+        12,
+        vec![
+            Forged::full("a", U8, &[4], &[1, 2, 3, 4]),
+            Forged::full("b", U8, &[4], &[5, 6, 7, 8]),
+            Forged::reference("tied", U8, &[4], 1),
+        ],
+    );
+    recorded.flags = LINK_RECORDS;
+    let recorded_otherwise = recorded.build_with(|part, bytes| {
+        if part == Part::Record(2) {
+            let target = bytes.len() - 4;
+            bytes[target] = 0;
+        }
+    });
     vec![
+        ("link_recorded_with_another_target", corrupt("Corrupt"), recorded_otherwise),
         ("cut_within_container", ("truncated", "NoFooter"), file[..file.len() / 2].to_vec()),
         ("cut_before_the_last_byte", ("truncated", "NoFooter"), file[..file.len() - 1].to_vec()),
         ("byte_behind_the_container", ("truncated", "NoFooter"), [&file[..], &[0]].concat()),

@@ -39,6 +39,8 @@ pub const CONTAINER_VERSION: u8 = 1;
 pub mod container_flags {
     /// Flags that a reader must know to read the rest; the other half may be ignored.
     pub const CRITICAL: u16 = 0x00ff;
+    /// Tensors without a frame have a record too, so that salvage knows them.
+    pub const LINK_RECORDS: u16 = 2;
 }
 
 /// Kinds of entry, in the low bits of an entry's first byte.

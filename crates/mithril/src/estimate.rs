@@ -8,8 +8,8 @@
 mod sample;
 
 use crate::Error;
-use crate::container::{EntryKind, is_safe_name};
-use crate::pack::PackOptions;
+use crate::container::EntryKind;
+use crate::pack::{PackOptions, can_be_an_entry};
 use mithril_codec::Dtype;
 use mithril_format::{ReadAt, TensorInfo, source};
 use sample::{Measured, Sample};
@@ -63,7 +63,7 @@ pub fn estimate(source: &dyn ReadAt, options: &PackOptions) -> Result<Estimate, 
     let kind = source::detect(source)
         .ok_or_else(|| Error::invalid("no model file of a known kind (safetensors, npy, npz, pt, gguf)"))?;
     let mut tensors = source::tensors(kind, source)?;
-    tensors.retain(|tensor| is_safe_name(&tensor.name));
+    tensors.retain(can_be_an_entry);
     let mut seen = HashSet::new();
     let mut looks = Vec::with_capacity(tensors.len());
     let mut credits: HashMap<Dtype, u64> = HashMap::new();

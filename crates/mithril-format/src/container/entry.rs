@@ -152,6 +152,29 @@ impl Entry {
         }
     }
 
+    /// Number of the entry that it gets its bytes from, if it is a reference or derived.
+    pub fn target(&self) -> Option<usize> {
+        match self.content {
+            Content::Ref { entry_idx } | Content::Derived { entry_idx, .. } => Some(entry_idx),
+            _ => None,
+        }
+    }
+
+    /// Whether the bytes of a reference or a derived tensor can come from this one.
+    pub fn can_come_from(&self, target: &Self) -> bool {
+        let fits = match self.kind() {
+            EntryKind::Ref => target.kind() != EntryKind::Ref && target.raw_len() == self.raw_len(),
+            EntryKind::Derived => {
+                matches!(self.dtype, Dtype::Bf16 | Dtype::F16)
+                    && target.dtype == Dtype::F32
+                    && matches!(target.kind(), EntryKind::Full | EntryKind::Copy | EntryKind::Delta)
+                    && target.raw_len() == 2 * self.raw_len()
+            }
+            _ => false,
+        };
+        fits && !target.glue
+    }
+
     /// What messages call it.
     pub fn label(&self) -> &str {
         if self.glue { "bytes outside all tensors" } else { &self.name }
@@ -271,22 +294,14 @@ fn check_links(entries: &[Entry], offset: u64) -> Result<(), FormatError> {
                 let Some(target) = entries[..entry_idx].get(target_idx) else {
                     return corrupt("a reference that does not point to an earlier tensor");
                 };
-                if target.glue || target.kind() == EntryKind::Ref || target.raw_len() != entry.raw_len() {
+                if !entry.can_come_from(target) {
                     return corrupt("a reference to something that has other bytes");
                 }
             }
-            Content::Derived { entry_idx: target_idx, .. } => {
-                let fits = |target: &Entry| {
-                    !target.glue
-                        && target.dtype == Dtype::F32
-                        && matches!(target.kind(), EntryKind::Full | EntryKind::Copy | EntryKind::Delta)
-                        && target.raw_len() == 2 * entry.raw_len()
-                };
-                if !matches!(entry.dtype, Dtype::Bf16 | Dtype::F16)
-                    || !entries.get(target_idx).is_some_and(fits)
-                {
-                    return corrupt("a tensor derived from something that it is no rounding of");
-                }
+            Content::Derived { entry_idx: target_idx, .. }
+                if !entries.get(target_idx).is_some_and(|target| entry.can_come_from(target)) =>
+            {
+                return corrupt("a tensor derived from something that it is no rounding of");
             }
             _ => {}
         }

@@ -11,7 +11,7 @@ use mithril_codec::Checksummer;
 pub struct Prologue {
     /// Frames start on multiples of two to this power.
     pub alignment_log2: u8,
-    /// Flags; those that a reader must know are none so far.
+    /// Flags.
     pub flags: u16,
     /// Coded bytes of the header.
     pub header_len: u32,
@@ -47,7 +47,8 @@ impl Prologue {
         let header_raw_len = fits(header.len()).ok_or_else(|| too_long(header.len()))?;
         let header_len = fits(coded.len()).ok_or_else(|| too_long(coded.len()))?;
         let mut out = CONTAINER_MAGIC.to_vec();
-        out.extend([CONTAINER_VERSION, alignment_log2, 0, 0]);
+        out.extend([CONTAINER_VERSION, alignment_log2]);
+        out.extend(container_flags::LINK_RECORDS.to_le_bytes());
         out.extend(header_len.to_le_bytes());
         out.extend(header_raw_len.to_le_bytes());
         let mut sum = Checksummer::default();
@@ -95,7 +96,7 @@ impl Prologue {
             return Err(FormatError::UnsupportedVersion { found: version, supported: CONTAINER_VERSION });
         }
         let flags = u16::from_le_bytes([flags_low, flags_high]);
-        if flags & container_flags::CRITICAL != 0 {
+        if flags & container_flags::CRITICAL & !container_flags::LINK_RECORDS != 0 {
             let (what, id) = ("container flag", u32::from(flags));
             return Err(FormatError::Unknown { what, id, offset: offset + 2 });
         }

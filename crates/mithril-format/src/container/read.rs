@@ -1,9 +1,11 @@
 //! Opens a container from any place: the end first, then only what is asked for.
 
-use super::entry::{Entry, parse_index};
+use super::entry::{Content, Entry, parse_index};
 use super::{Footer, Header, Prologue, Record, footer};
+use crate::forever::container_flags;
 use crate::{Digest, FormatError, ReadAt, ReadError};
 use std::collections::HashMap;
+use std::ops::Range;
 
 /// Bytes read from the end at first: footer and index of all but the largest containers.
 const TAIL_LEN: u64 = 64 << 10;
@@ -12,7 +14,7 @@ const TAIL_LEN: u64 = 64 << 10;
 #[derive(Debug)]
 pub struct Directory {
     entries: Vec<Entry>,
-    /// Where the record and the frame of every entry start, or would start if it had them.
+    /// Where the record of every entry starts, and where its frame starts, or would start if it had one.
     starts: Vec<Start>,
     by_name: HashMap<String, usize>,
     footer: Footer,
@@ -98,6 +100,13 @@ impl Directory {
         Some(StoredFrame { record_offset: start.record, offset: start.frame, len, checksum })
     }
 
+    /// Where the record of an entry without a frame lies, if it has one: before [`Directory::check_record`].
+    pub fn link_record(&self, entry_idx: usize) -> Option<Range<u64>> {
+        let start = self.starts.get(entry_idx)?;
+        let is_link = self.entries[entry_idx].frame().is_none();
+        (is_link && start.record < start.frame).then_some(start.record..start.frame)
+    }
+
     /// Where the header ends and the first record starts.
     pub fn data_offset(&self) -> u64 {
         self.footer.data_offset
@@ -140,20 +149,19 @@ impl Directory {
         Ok(Header::from_json(&json)?)
     }
 
-    /// Checks what stands between the frame before this one and this one: its record, and zeros. `between` is those
-    /// bytes.
+    /// Checks what stands between the entry before this one and its frame, or the next entry: its record, and zeros.
+    /// `between` is those bytes.
     ///
     /// # Errors
     /// When they are damaged or belong to another entry.
     pub fn check_record(&self, entry_idx: usize, between: &[u8]) -> Result<(), FormatError> {
         let entry = &self.entries[entry_idx];
         let offset = self.starts[entry_idx].record;
-        let (record, len) = Record::parse(between, offset)?;
-        if record.entry_idx as usize != entry_idx
-            || record.name != entry.name
-            || record.kind != entry.kind()
-            || record.glue != entry.glue
-        {
+        let (mut record, len) = Record::parse(between, offset)?;
+        if let Some(link) = &mut record.link {
+            self.resolve(link);
+        }
+        if u32::try_from(entry_idx).ok().map(|entry_idx| Record::of(entry_idx, entry)) != Some(record) {
             return Err(FormatError::Corrupt { what: "record and index do not agree", offset });
         }
         match between[len..].iter().position(|&byte| byte != 0) {
@@ -166,23 +174,38 @@ impl Directory {
     }
 }
 
-/// Where everything is: a record right behind the frame before it, its frame on the next multiple of the alignment.
+impl Directory {
+    /// A record was written before it was known that what its tensor is derived from is a reference itself.
+    fn resolve(&self, link: &mut Entry) {
+        if let Content::Derived { entry_idx, .. } = &mut link.content
+            && let Some(Content::Ref { entry_idx: target }) =
+                self.entries.get(*entry_idx).map(|wide| &wide.content)
+        {
+            *entry_idx = *target;
+        }
+    }
+}
+
+/// Where everything is: a record right behind the entry before it, its frame on the next multiple of the alignment.
 fn find_frames(entries: &[Entry], footer: &Footer) -> Result<Vec<Start>, FormatError> {
     let offset = footer.index_offset;
     let too_long = FormatError::Corrupt { what: "frames that reach into the index", offset };
     let alignment = 1u64 << footer.alignment_log2;
     let mut end = footer.data_offset;
     let mut starts = Vec::with_capacity(entries.len());
+    let links_have_records = footer.flags & container_flags::LINK_RECORDS != 0;
     for entry in entries {
-        let Some((len, _)) = entry.frame() else {
-            starts.push(Start { record: end, frame: end });
-            continue;
+        let (frame_len, alignment, has_record) = match entry.frame() {
+            Some((len, _)) => (len, alignment, true),
+            None => (0, 1, links_have_records),
         };
-        let record_end = end.checked_add(Record::len(&entry.name) as u64);
+        let record_len = if has_record { Record::len(entry) as u64 } else { 0 };
+        let record_end = end.checked_add(record_len);
         let frame = record_end.and_then(|end| end.checked_next_multiple_of(alignment));
         let frame = frame.ok_or(too_long.clone())?;
         starts.push(Start { record: end, frame });
-        end = frame.checked_add(len).filter(|&end| end <= footer.index_offset).ok_or(too_long.clone())?;
+        let frame_end = frame.checked_add(frame_len).filter(|&end| end <= footer.index_offset);
+        end = frame_end.ok_or(too_long.clone())?;
     }
     if end != footer.index_offset {
         let offset = end;

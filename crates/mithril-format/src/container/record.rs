@@ -1,38 +1,67 @@
-//! The record before every frame: what salvage needs when the index is lost.
+//! The record of every entry: what salvage needs when the index is lost.
 
-use super::entry::EntryKind;
-use crate::FormatError;
-use crate::forever::{RECORD_MAGIC, entry_flags, entry_kind};
-use crate::limits::MAX_NAME_LEN;
-use mithril_codec::checksum;
+use super::entry::{Content, Entry, EntryKind, Rounding, raw_len};
+use crate::forever::{RECORD_MAGIC, entry_flags, entry_kind, rounding};
+use crate::limits::{MAX_NAME_LEN, MAX_RANK};
+use crate::{Digest, FormatError};
+use mithril_codec::{Dtype, checksum};
 
-/// Number, kind and name of the entry whose frame follows.
+/// Number, kind and name of an entry, before its frame or in the place of one.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Record {
     /// Number of the entry in the index.
     pub entry_idx: u32,
     /// Whether the frame holds the glue.
     pub glue: bool,
-    /// Whether the frame is full or a delta.
+    /// Kind of the entry.
     pub kind: EntryKind,
     /// Name of the tensor.
     pub name: String,
+    /// All that is known of a tensor without a frame: its entry, without digest and base name.
+    pub link: Option<Entry>,
 }
 
 /// Magic, entry number, kind, a zero, length of the name.
 const FIXED_LEN: usize = 12;
 
+/// Bytes of the longest record.
+pub(super) const MAX_RECORD_LEN: usize = FIXED_LEN + MAX_NAME_LEN + link_len(MAX_RANK, Digest::LEN) + 8;
+
+/// Dtype, rank, dimensions, glue, and what the kind has.
+const fn link_len(rank: usize, content_len: usize) -> usize {
+    2 + 8 * (rank + 1) + content_len
+}
+
 impl Record {
-    /// Bytes of the record of a name.
-    pub fn len(name: &str) -> usize {
-        FIXED_LEN + name.len() + 8
+    /// The record of an entry.
+    pub(super) fn of(entry_idx: u32, entry: &Entry) -> Self {
+        let (glue, kind, name) = (entry.glue, entry.kind(), entry.name.clone());
+        let link = entry.frame().is_none().then(|| {
+            let content = match &entry.content {
+                Content::Copy { base, .. } => Content::Copy { base: *base, base_name: None },
+                content => content.clone(),
+            };
+            Entry { content, digest: None, ..entry.clone() }
+        });
+        Self { entry_idx, glue, kind, name, link }
+    }
+
+    /// Bytes of the record of an entry. That of a link does not depend on the number of its target.
+    pub(super) fn len(entry: &Entry) -> usize {
+        let content_len = match entry.content {
+            Content::Full { .. } | Content::Delta { .. } => return FIXED_LEN + entry.name.len() + 8,
+            Content::Ref { .. } => 4,
+            Content::Copy { .. } => Digest::LEN,
+            Content::Derived { .. } => 4 + 1,
+        };
+        FIXED_LEN + entry.name.len() + link_len(entry.shape.len(), content_len) + 8
     }
 
     /// Appends the record.
     ///
     /// # Panics
-    /// When the name is longer than the limit.
-    pub fn write(&self, out: &mut Vec<u8>) {
+    /// When a name, rank or number is above its limit.
+    pub(super) fn write(&self, out: &mut Vec<u8>) {
         assert!(self.name.len() <= MAX_NAME_LEN, "a name within its limit");
         let start = out.len();
         out.extend(RECORD_MAGIC);
@@ -41,6 +70,9 @@ impl Record {
         out.push(0);
         out.extend(u16::try_from(self.name.len()).expect("limited above").to_le_bytes());
         out.extend(self.name.as_bytes());
+        if let Some(link) = &self.link {
+            write_link(link, out);
+        }
         let sum = checksum(&out[start..]);
         out.extend(sum.to_le_bytes());
     }
@@ -49,31 +81,113 @@ impl Record {
     ///
     /// # Errors
     /// When there is none, or it is damaged.
-    pub fn parse(bytes: &[u8], offset: u64) -> Result<(Self, usize), FormatError> {
-        let truncated = FormatError::Truncated { what: "record", offset };
-        let fixed = bytes.first_chunk::<FIXED_LEN>().ok_or(truncated.clone())?;
+    pub(super) fn parse(bytes: &[u8], offset: u64) -> Result<(Self, usize), FormatError> {
+        let truncated = || FormatError::Truncated { what: "record", offset };
+        let corrupt = |what| FormatError::Corrupt { what, offset };
+        let mut reader = RecordReader { bytes, at: 0 };
+        let fixed: [u8; FIXED_LEN] = reader.array().ok_or_else(truncated)?;
         if fixed[..4] != RECORD_MAGIC {
-            return Err(FormatError::Corrupt { what: "no record before a frame", offset });
+            return Err(corrupt("no record where one belongs"));
         }
-        let name_len = usize::from(u16::from_le_bytes([fixed[10], fixed[11]]));
-        let (body, rest) = bytes.split_at_checked(FIXED_LEN + name_len).ok_or(truncated.clone())?;
-        let expected = u64::from_le_bytes(*rest.first_chunk().ok_or(truncated)?);
+        let name = reader.take(usize::from(u16::from_le_bytes([fixed[10], fixed[11]])));
+        let name = name.ok_or_else(truncated)?;
+        let kind = EntryKind::from_id(fixed[8] & entry_kind::MASK);
+        let link = match kind.filter(|kind| !matches!(kind, EntryKind::Full | EntryKind::Delta)) {
+            Some(kind) => Some(reader.link(kind).ok_or_else(truncated)?),
+            None => None,
+        };
+        let body = &bytes[..reader.at];
+        let expected = u64::from_le_bytes(reader.array().ok_or_else(truncated)?);
         let actual = checksum(body);
         if expected != actual {
             return Err(FormatError::Checksum { what: "record", offset, expected, actual });
         }
-        let corrupt = |what| FormatError::Corrupt { what, offset };
-        let kind = EntryKind::from_id(fixed[8] & entry_kind::MASK)
-            .filter(|kind| matches!(kind, EntryKind::Full | EntryKind::Delta))
+        let glue = fixed[8] & entry_flags::GLUE != 0;
+        let kind = kind
             .filter(|_| fixed[8] & !(entry_kind::MASK | entry_flags::GLUE) == 0 && fixed[9] == 0)
-            .ok_or(corrupt("record of something that has no frame"))?;
-        let name = std::str::from_utf8(&body[FIXED_LEN..]).ok().filter(|name| super::is_safe_name(name));
-        let record = Self {
-            entry_idx: u32::from_le_bytes([fixed[4], fixed[5], fixed[6], fixed[7]]),
-            glue: fixed[8] & entry_flags::GLUE != 0,
-            kind,
-            name: name.ok_or(corrupt("record with an impossible name"))?.to_owned(),
+            .filter(|_| !(glue && link.is_some()))
+            .ok_or(corrupt("record of a kind that is not known"))?;
+        let name = std::str::from_utf8(name).ok().filter(|name| super::is_safe_name(name));
+        let name = name.ok_or(corrupt("record with an impossible name"))?.to_owned();
+        let link = match link {
+            Some(link) => Some(link.entry(&name).ok_or(corrupt("record of an impossible tensor"))?),
+            None => None,
         };
-        Ok((record, FIXED_LEN + name_len + 8))
+        let entry_idx = u32::from_le_bytes([fixed[4], fixed[5], fixed[6], fixed[7]]);
+        Ok((Self { entry_idx, glue, kind, name, link }, reader.at))
+    }
+}
+
+fn write_link(link: &Entry, out: &mut Vec<u8>) {
+    out.push(link.dtype.id());
+    out.push(u8::try_from(link.shape.len()).expect("a rank within its limit"));
+    link.shape.iter().for_each(|dimension| out.extend(dimension.to_le_bytes()));
+    out.extend(link.glue_before.to_le_bytes());
+    let number = |entry_idx: usize| u32::try_from(entry_idx).expect("a number of an entry").to_le_bytes();
+    match &link.content {
+        Content::Ref { entry_idx } => out.extend(number(*entry_idx)),
+        Content::Copy { base, .. } => out.extend(base.0),
+        Content::Derived { entry_idx, rounding: Rounding::NearestEven } => {
+            out.extend(number(*entry_idx));
+            out.push(rounding::NEAREST_EVEN);
+        }
+        Content::Full { .. } | Content::Delta { .. } => unreachable!("an entry with a frame is no link"),
+    }
+}
+
+/// The fields of a link, before its record's checksum was compared.
+struct LinkFields {
+    dtype_id: u8,
+    shape: Vec<u64>,
+    glue_before: u64,
+    /// Nothing when the rounding is not known.
+    content: Option<Content>,
+}
+
+impl LinkFields {
+    /// The entry, unless its dtype, shape or rounding is impossible.
+    fn entry(self, name: &str) -> Option<Entry> {
+        let dtype = Dtype::from_id(self.dtype_id)?;
+        raw_len(dtype, &self.shape).filter(|_| self.shape.len() <= MAX_RANK)?;
+        let Self { shape, glue_before, content, .. } = self;
+        Some(Entry { glue_before, content: content?, ..Entry::full(name, dtype, shape) })
+    }
+}
+
+/// Takes fields from the front of a record.
+struct RecordReader<'a> {
+    bytes: &'a [u8],
+    at: usize,
+}
+
+impl<'a> RecordReader<'a> {
+    fn take(&mut self, len: usize) -> Option<&'a [u8]> {
+        let taken = self.bytes.get(self.at..self.at.checked_add(len)?)?;
+        self.at += len;
+        Some(taken)
+    }
+
+    fn array<const N: usize>(&mut self) -> Option<[u8; N]> {
+        self.take(N)?.first_chunk().copied()
+    }
+
+    fn link(&mut self, kind: EntryKind) -> Option<LinkFields> {
+        let [dtype_id, rank] = self.array()?;
+        let shape = (0..rank).map(|_| self.array().map(u64::from_le_bytes)).collect::<Option<_>>()?;
+        let glue_before = u64::from_le_bytes(self.array()?);
+        let content = match kind {
+            EntryKind::Copy => Some(Content::Copy { base: Digest(self.array()?), base_name: None }),
+            EntryKind::Ref => Some(Content::Ref { entry_idx: self.number()? }),
+            _ => {
+                let entry_idx = self.number()?;
+                let known = self.array()? == [rounding::NEAREST_EVEN];
+                known.then_some(Content::Derived { entry_idx, rounding: Rounding::NearestEven })
+            }
+        };
+        Some(LinkFields { dtype_id, shape, glue_before, content })
+    }
+
+    fn number(&mut self) -> Option<usize> {
+        usize::try_from(u32::from_le_bytes(self.array()?)).ok()
     }
 }

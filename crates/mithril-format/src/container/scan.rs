@@ -1,28 +1,26 @@
-//! Finds the frames of a container whose index is lost, by the records before them.
+//! Finds the entries of a container whose index is lost, by their records.
 
+use super::record::MAX_RECORD_LEN;
 use super::{Header, Prologue, Record};
 use crate::forever::RECORD_MAGIC;
 use crate::frame::{BlockHeader, FrameHeader, FrameLayout, Trailer};
-use crate::limits::{MAX_ALIGNMENT_LOG2, MAX_NAME_LEN};
+use crate::limits::MAX_ALIGNMENT_LOG2;
 use crate::{FormatError, ReadAt, ReadError};
 use std::ops::Range;
 
-/// A record that was found, and its frame if that is whole.
+/// A record that was found, and its frame if it has one and that is whole.
 #[derive(Debug)]
 pub struct Found {
     /// The record.
     pub record: Record,
     /// Where it starts.
     pub offset: u64,
-    /// Where its frame lies; none when its header, the header of a block, or its trailer is damaged.
+    /// Where its frame lies; none when its header, the header of a block, or its trailer is damaged, and for a link.
     pub frame: Option<Range<u64>>,
 }
 
 /// Bytes that are searched at a time.
 const WINDOW_LEN: u64 = 1 << 20;
-
-/// Bytes of the longest record.
-const MAX_RECORD_LEN: u64 = 20 + MAX_NAME_LEN as u64;
 
 /// Reads prologue and header alone, without the footer that confirms them.
 ///
@@ -60,12 +58,15 @@ pub fn scan(
             None => at + (window.len() as u64).saturating_sub(RECORD_MAGIC.len() as u64 - 1).max(1),
             Some(place) => {
                 let offset = at + place as u64;
-                let bytes = source.read_range(offset..len.min(offset + MAX_RECORD_LEN))?;
+                let bytes = source.read_range(offset..len.min(offset + MAX_RECORD_LEN as u64))?;
                 match Record::parse(&bytes, offset) {
                     Err(_) => offset + 1,
                     Ok((record, record_len)) => {
                         let record_end = offset + record_len as u64;
-                        let frame = find_frame(source, record_end, len, alignment_log2)?;
+                        let frame = match record.link {
+                            Some(_) => None,
+                            None => find_frame(source, record_end, len, alignment_log2)?,
+                        };
                         let next = frame.as_ref().map_or(record_end, |frame| frame.end);
                         found.push(Found { record, offset, frame });
                         next

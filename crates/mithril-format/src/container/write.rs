@@ -77,10 +77,7 @@ impl<W: Write> ContainerWriter<W> {
     pub fn start_frame(&mut self, entry: Entry) -> io::Result<FrameWriter<'_, W>> {
         self.check(&entry)?;
         debug_assert!(entry.frame().is_some(), "an entry with a frame");
-        let entry_idx = u32::try_from(self.entries.len()).map_err(invalid)?;
-        let record = Record { entry_idx, glue: entry.glue, kind: entry.kind(), name: entry.name.clone() };
-        let mut bytes = Vec::new();
-        record.write(&mut bytes);
+        let mut bytes = self.record(&entry)?;
         let end = self.offset + bytes.len() as u64;
         let padding = end.next_multiple_of(1 << self.alignment_log2) - end;
         bytes.resize(bytes.len() + usize::try_from(padding).map_err(invalid)?, 0);
@@ -92,12 +89,23 @@ impl<W: Write> ContainerWriter<W> {
     /// Adds an entry that has no frame.
     ///
     /// # Errors
-    /// When the entry breaks a rule of the format.
+    /// When the entry breaks a rule of the format, or writing fails.
     pub fn add_link(&mut self, entry: Entry) -> io::Result<()> {
         self.check(&entry)?;
         debug_assert!(entry.frame().is_none(), "an entry without a frame");
+        let record = self.record(&entry)?;
+        self.writer.write_all(&record)?;
+        self.offset += record.len() as u64;
         self.entries.push(entry);
         Ok(())
+    }
+
+    /// The record of the next entry.
+    fn record(&self, entry: &Entry) -> io::Result<Vec<u8>> {
+        let entry_idx = u32::try_from(self.entries.len()).map_err(invalid)?;
+        let mut bytes = Vec::new();
+        Record::of(entry_idx, entry).write(&mut bytes);
+        Ok(bytes)
     }
 
     /// What a reader would refuse is not written.

@@ -1,13 +1,13 @@
 //! Containers that break one rule each: refused for that rule, with the entry and the offset.
 
 use crate::forge::{
-    BASE_NAME, BF16, BYTES, COPY, DELTA, DERIVED, DIGEST, F16, F32, FULL, Forge, Forged, GLUE, Part, REF, U8,
-    number, stored_frame, stored_stream,
+    BASE_NAME, BF16, BYTES, COPY, DELTA, DERIVED, DIGEST, F16, F32, FULL, Forge, Forged, GLUE, LINK_RECORDS,
+    Part, REF, U8, number, stored_frame, stored_stream,
 };
 use crate::{error_kind, error_name};
 use mithril_codec::entropy::lz::Compressor;
 use mithril_codec::entropy::stream;
-use mithril_format::container::{ContainerWriter, Directory, Entry, Header, Original};
+use mithril_format::container::{ContainerWriter, Content, Directory, Entry, Header, Original};
 use mithril_format::{FormatError, ReadError, limits};
 
 /// Opens a container, reads its header and checks every record.
@@ -19,8 +19,9 @@ fn open(file: &[u8]) -> Result<Directory, FormatError> {
     let directory = Directory::open(file).map_err(in_memory)?;
     directory.read_header(file).map_err(in_memory)?;
     for entry_idx in 0..directory.entries().len() {
-        if let Some(frame) = directory.frame(entry_idx) {
-            directory.check_record(entry_idx, &file[small(frame.record_offset)..small(frame.offset)])?;
+        let between = directory.frame(entry_idx).map(|frame| frame.record_offset..frame.offset);
+        if let Some(between) = between.or_else(|| directory.link_record(entry_idx)) {
+            directory.check_record(entry_idx, &file[small(between.start)..small(between.end)])?;
         }
     }
     Ok(directory)
@@ -77,8 +78,19 @@ fn a_writer_gives_what_the_forge_gives_but_for_compression() {
     let mut frame = writer.start_frame(Entry::full("a", mithril_codec::Dtype::U8, [4])).unwrap();
     std::io::Write::write_all(&mut frame, &stored_frame(U8, &[4], &[1, 2, 3, 4])).unwrap();
     frame.finish();
+    let link = |content, name, dtype, shape: &[u64]| Entry { content, ..Entry::full(name, dtype, shape) };
+    let base = mithril_format::Digest::of(b"c");
+    let copy = Content::Copy { base, base_name: None };
+    writer.add_link(link(Content::Ref { entry_idx: 0 }, "b", mithril_codec::Dtype::U8, &[2, 2])).unwrap();
+    writer.add_link(link(copy, "c", mithril_codec::Dtype::F32, &[3])).unwrap();
     let written = writer.finish().unwrap();
-    let forged = Forge::of(vec![Forged::full("a", U8, &[4], &[1, 2, 3, 4])]).build();
+    let mut forge = Forge::of(vec![
+        Forged::full("a", U8, &[4], &[1, 2, 3, 4]),
+        Forged::reference("b", U8, &[2, 2], 0),
+        Forged::link(COPY, "c", F32, &[3], &base.0),
+    ]);
+    forge.flags = LINK_RECORDS;
+    let forged = forge.build();
     // So small that streams are stored.
     assert_eq!(written.writer, forged);
     assert_eq!(written.len, forged.len() as u64);
@@ -251,7 +263,8 @@ fn prologue_header_and_footer_must_agree() {
             let error = refused("version", &change(which, at, &[version]));
             assert_eq!(error_name(&error), "UnsupportedVersion", "{error}");
         }
-        for bit in 0..8 {
+        check("records of links on one side", &change(which, at + 2, &[LINK_RECORDS]), "do not agree");
+        for bit in (0..8).filter(|bit| 1 << bit != LINK_RECORDS) {
             let error = refused("critical flag", &change(which, at + 2, &[1 << bit]));
             assert_eq!(error_kind(&error), "unsupported", "{error}");
         }
@@ -306,9 +319,10 @@ fn records_must_be_those_of_their_entries() {
     check("another name", &change(&|record| record[12] = b'x'), "record and index do not agree");
     check("another kind", &change(&|record| record[8] = DELTA), "record and index do not agree");
     check("glue", &change(&|record| record[8] = GLUE), "record and index do not agree");
-    check("a kind without a frame", &change(&|record| record[8] = REF), "no frame");
-    check("flags of the index", &change(&|record| record[8] = FULL | DIGEST), "no frame");
-    check("a reserved byte", &change(&|record| record[9] = 1), "no frame");
+    check("a kind without a frame", &change(&|record| record[8] = REF), "record");
+    check("a kind that is not known", &change(&|record| record[8] = 5), "kind that is not known");
+    check("flags of the index", &change(&|record| record[8] = FULL | DIGEST), "kind that is not known");
+    check("a reserved byte", &change(&|record| record[9] = 1), "kind that is not known");
     check("another magic", &change(&|record| record[3] = b'X'), "no record");
     check("a name beyond the frame", &change(&|record| record[11] = 0xff), "record");
     let mut file = good().build();
@@ -317,6 +331,42 @@ fn records_must_be_those_of_their_entries() {
     let error = refused("padding", &file);
     let expected = FormatError::Corrupt { what: "padding that is not zero", offset: at as u64 };
     assert_eq!(error, expected);
+}
+
+#[test]
+fn records_of_links_must_be_those_of_their_entries() {
+    let mut forge = good();
+    forge.flags = LINK_RECORDS;
+    forge.entries.push(Forged::reference("r", U8, &[4], 1));
+    forge.entries.push(Forged::derived("d", BF16, &[2], 2));
+    forge.entries.push(Forged::link(COPY, "c", U8, &[4], &[7; 32]));
+    let file = forge.build();
+    let directory = open(&file).unwrap();
+    for entry_idx in 3..6 {
+        assert!(directory.link_record(entry_idx).is_some(), "entry {entry_idx}");
+    }
+    assert_eq!(directory.link_record(1), None);
+    let change = |entry_idx: usize, at: usize, value: u8| {
+        forge.build_with(|part, bytes| {
+            if part == Part::Record(entry_idx) {
+                bytes[at] = value;
+            }
+        })
+    };
+    // Behind magic, number, tag and name of one byte: dtype, rank, dimension, glue, content.
+    let (dtype, rank, dimension, glue, content) = (13, 14, 15, 23, 31);
+    check("another dtype", &change(3, dtype, BF16), "do not agree");
+    check("an unknown dtype", &change(3, dtype, 0xff), "impossible tensor");
+    check("another rank", &change(3, rank, 0), "record");
+    check("another dimension", &change(3, dimension, 3), "do not agree");
+    check("an impossible dimension", &change(4, dimension + 7, 0xff), "impossible tensor");
+    check("other glue", &change(3, glue, 1), "do not agree");
+    check("another target", &change(3, content, 2), "do not agree");
+    check("another target", &change(4, content, 1), "do not agree");
+    check("an unknown rounding", &change(4, content + 4, 1), "impossible tensor");
+    check("another base", &change(5, content + 31, 0), "do not agree");
+    check("another kind of link", &change(3, 8, DERIVED), "record");
+    check("glue that is a link", &change(3, 8, REF | GLUE), "kind that is not known");
 }
 
 #[test]

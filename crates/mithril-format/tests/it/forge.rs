@@ -8,6 +8,8 @@ use mithril_codec::checksum;
 pub(crate) struct Forge {
     pub(crate) header: String,
     pub(crate) alignment_log2: u8,
+    /// The flags of prologue and footer; with [`LINK_RECORDS`], links get records.
+    pub(crate) flags: u8,
     pub(crate) entries: Vec<Forged>,
 }
 
@@ -22,6 +24,8 @@ pub(crate) struct Forged {
     pub(crate) glue_before: u64,
     /// What stands behind `glue_before` and before the length of the frame.
     pub(crate) content: Vec<u8>,
+    /// What stands in the record of a link instead, where numbers have a fixed length.
+    pub(crate) recorded: Vec<u8>,
     pub(crate) frame: Option<Vec<u8>>,
 }
 
@@ -51,6 +55,9 @@ pub(crate) const GLUE: u8 = 0x10;
 pub(crate) const DIGEST: u8 = 0x20;
 pub(crate) const BASE_NAME: u8 = 0x40;
 
+/// Links have records.
+pub(crate) const LINK_RECORDS: u8 = 2;
+
 pub(crate) const BYTES: u8 = 0;
 pub(crate) const U8: u8 = 2;
 pub(crate) const F16: u8 = 10;
@@ -78,20 +85,32 @@ impl Forged {
             shape: shape.to_vec(),
             glue_before: 0,
             content: content.to_vec(),
+            recorded: content.to_vec(),
             frame: None,
         }
     }
 
     pub(crate) fn reference(name: &str, dtype: u8, shape: &[u64], target: u64) -> Self {
-        Self::link(REF, name, dtype, shape, &number(target))
+        let recorded = target.to_le_bytes()[..4].to_vec();
+        Self { recorded, ..Self::link(REF, name, dtype, shape, &number(target)) }
     }
 
     pub(crate) fn derived(name: &str, dtype: u8, shape: &[u64], target: u64) -> Self {
-        Self::link(DERIVED, name, dtype, shape, &[number(target), vec![0]].concat())
+        let recorded = [&target.to_le_bytes()[..4], &[0]].concat();
+        Self { recorded, ..Self::link(DERIVED, name, dtype, shape, &[number(target), vec![0]].concat()) }
     }
 
     pub(crate) fn behind(self, glue_before: u64) -> Self {
         Self { glue_before, ..self }
+    }
+
+    /// What its record has behind the name, if it is a link.
+    fn link_bytes(&self) -> Vec<u8> {
+        let mut out = vec![self.dtype, self.shape.len().to_le_bytes()[0]];
+        self.shape.iter().for_each(|dimension| out.extend(dimension.to_le_bytes()));
+        out.extend(self.glue_before.to_le_bytes());
+        out.extend(&self.recorded);
+        out
     }
 
     /// Its bytes in the index.
@@ -115,7 +134,7 @@ impl Forged {
 impl Forge {
     /// A container of tensors that is no packed file, its frames on multiples of 64.
     pub(crate) fn of(entries: Vec<Forged>) -> Self {
-        Self { header: "{}".to_owned(), alignment_log2: 6, entries }
+        Self { header: "{}".to_owned(), alignment_log2: 6, flags: 0, entries }
     }
 
     /// A packed file of so many bytes.
@@ -133,7 +152,7 @@ impl Forge {
         let mut header = stored_stream(self.header.as_bytes());
         change(Part::Header, &mut header);
         let mut out = b"MCKP".to_vec();
-        out.extend([1, self.alignment_log2, 0, 0]);
+        out.extend([1, self.alignment_log2, self.flags, 0]);
         out.extend(len32(header.len()));
         out.extend(len32(self.header.len()));
         change(Part::Prologue, &mut out);
@@ -145,17 +164,24 @@ impl Forge {
         let mut index = number(self.entries.len() as u64);
         for (entry_idx, entry) in self.entries.iter().enumerate() {
             index.extend(entry.index_bytes());
-            let Some(frame) = &entry.frame else { continue };
+            if entry.frame.is_none() && self.flags & LINK_RECORDS == 0 {
+                continue;
+            }
             let mut record = b"MCKE".to_vec();
             record.extend(len32(entry_idx));
             record.extend([entry.tag & !DIGEST & !BASE_NAME, 0]);
             record.extend(&len32(entry.name.len())[..2]);
             record.extend(&entry.name);
+            if entry.frame.is_none() {
+                record.extend(entry.link_bytes());
+            }
             change(Part::Record(entry_idx), &mut record);
             out.extend(&record);
             out.extend(checksum(&record).to_le_bytes());
-            out.resize(out.len().next_multiple_of(1 << self.alignment_log2), 0);
-            out.extend(frame);
+            if let Some(frame) = &entry.frame {
+                out.resize(out.len().next_multiple_of(1 << self.alignment_log2), 0);
+                out.extend(frame);
+            }
         }
 
         change(Part::Index, &mut index);
@@ -163,7 +189,7 @@ impl Forge {
         change(Part::CodedIndex, &mut coded);
         let mut footer = Vec::new();
         footer.extend((head.len() as u64).to_le_bytes());
-        footer.extend([1, self.alignment_log2, 0, 0, 0, 0, 0, 0]);
+        footer.extend([1, self.alignment_log2, self.flags, 0, 0, 0, 0, 0]);
         footer.extend((out.len() as u64).to_le_bytes());
         footer.extend(len32(coded.len()));
         footer.extend(len32(index.len()));

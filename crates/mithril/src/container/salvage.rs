@@ -1,12 +1,12 @@
 //! Saves what is intact of a damaged container.
 //!
-//! With an index, every frame is summed up, and what is whole is kept as it is. Without one, frames are found by the
-//! records before them, and decoded to see whether they are whole. Nothing is coded again: frames are copied.
+//! With an index, every frame is summed up, and what is whole is kept as it is. Without one, entries are found by their
+//! records, and frames decoded to see whether they are whole. Nothing is coded again: frames are copied.
 
 use super::frame_source::{Fetch, FrameSource};
 use super::{Content, Entry, EntryKind, Header, Original, Reader};
 use crate::Error;
-use crate::pack::Progress;
+use crate::pack::{Progress, can_be_an_entry};
 use mithril_codec::Checksummer;
 use mithril_format::container::{ContainerWriter, Found, StoredFrame, read_front, scan};
 use mithril_format::{FormatError, ReadAt, safetensors};
@@ -131,14 +131,15 @@ impl Salvage {
 
     /// Numbers the parts anew, drops links to what is lost, and says in the header what is missing.
     fn settle(mut self) -> Self {
+        self.resolve();
         loop {
             let kept: HashMap<usize, usize> =
                 self.parts.iter().enumerate().map(|(new, part)| (part.entry_idx, new)).collect();
-            let Some(place) = self
-                .parts
-                .iter()
-                .position(|part| target(&part.entry).is_some_and(|target| !kept.contains_key(&target)))
-            else {
+            let fault = self.parts.iter().enumerate().find_map(|(place, part)| {
+                let target = kept.get(&part.entry.target()?);
+                Some((place, link_fault(part, target.map(|&target| &self.parts[target]))?))
+            });
+            let Some((place, reason)) = fault else {
                 for part in &mut self.parts {
                     if let Content::Ref { entry_idx } | Content::Derived { entry_idx, .. } =
                         &mut part.entry.content
@@ -149,9 +150,8 @@ impl Salvage {
                 break;
             };
             let part = self.parts.remove(place);
-            let reason = "it has the bytes of another tensor, which is lost".to_owned();
             let (name, entry_idx) = (Some(part.entry.name), Some(part.entry_idx));
-            self.lost.push(Lost { name, entry_idx, reason });
+            self.lost.push(Lost { name, entry_idx, reason: reason.to_owned() });
         }
         if !self.lost.is_empty() {
             self.header.original = None;
@@ -165,12 +165,14 @@ impl Salvage {
     }
 }
 
-/// The entry that an entry gets its bytes from.
-fn target(entry: &Entry) -> Option<usize> {
-    match entry.content {
-        Content::Ref { entry_idx } | Content::Derived { entry_idx, .. } => Some(entry_idx),
-        _ => None,
-    }
+/// Why a link cannot be kept, if so. Records were found one by one, so nobody has compared them yet.
+fn link_fault(part: &Part, target: Option<&Part>) -> Option<&'static str> {
+    let Some(target) = target else {
+        return Some("it has the bytes of another tensor, which is lost");
+    };
+    let is_earlier = target.entry_idx < part.entry_idx || part.entry.kind() == EntryKind::Derived;
+    let fits = is_earlier && part.entry.can_come_from(&target.entry);
+    (!fits).then_some("its record names a tensor that it cannot have the bytes of")
 }
 
 /// Keeps the entries whose frames sum up to what the index says.
@@ -276,7 +278,8 @@ impl Salvage {
         let opened = FrameSource::open(source, stored, Fetch::WholeIfSmall)?;
         let mut head = vec![0; usize::try_from(glue.entry.raw_len()).map_err(|_| Error::invalid("glue"))?];
         opened.read_range(0..glue.entry.raw_len(), None, &mut head, 1)?;
-        let Ok(tensors) = safetensors::tensors(&head, original.len) else { return Ok(false) };
+        let Ok(mut tensors) = safetensors::tensors(&head, original.len) else { return Ok(false) };
+        tensors.retain(can_be_an_entry);
         let known: HashMap<&str, usize> =
             self.parts.iter().enumerate().map(|(idx, part)| (part.entry.name.as_str(), idx)).collect();
         let mut glue_before = Vec::new();
@@ -294,12 +297,27 @@ impl Salvage {
         }
         for name in missing {
             if !self.lost.iter().any(|lost| lost.name.as_ref() == Some(&name)) {
-                let reason =
-                    "neither its record nor the index is there; it may have had the bytes of another tensor";
-                self.lost.push(Lost { name: Some(name), entry_idx: None, reason: reason.to_owned() });
+                let reason = "neither its record nor the index is there".to_owned();
+                self.lost.push(Lost { name: Some(name), entry_idx: None, reason });
             }
         }
         Ok(true)
+    }
+
+    /// A record may say that a tensor is derived from one that turned out to be a reference: it is then derived from what
+    /// that refers to.
+    fn resolve(&mut self) {
+        let references: HashMap<usize, usize> = self
+            .parts
+            .iter()
+            .filter(|part| part.entry.kind() == EntryKind::Ref)
+            .filter_map(|part| Some((part.entry_idx, part.entry.target()?)))
+            .collect();
+        for part in &mut self.parts {
+            if let Content::Derived { entry_idx, .. } = &mut part.entry.content {
+                *entry_idx = *references.get(entry_idx).unwrap_or(entry_idx);
+            }
+        }
     }
 
     /// Entries that must have been there, because others have higher numbers.
@@ -320,9 +338,12 @@ impl Salvage {
     }
 }
 
-/// The entry of a frame that was found, once the frame has been decoded. A delta is not decoded, but its structure was
+/// The entry of a record that was found, once its frame has been decoded. A delta is not decoded, but its structure was
 /// checked when it was found.
 fn entry_of<S: ReadAt>(source: &S, found: &Found, threads: usize) -> Result<Entry, Error> {
+    if let Some(link) = &found.record.link {
+        return Ok(link.clone());
+    }
     let damaged = || FormatError::Corrupt { what: "its frame is damaged or cut off", offset: found.offset };
     let frame = found.frame.clone().ok_or_else(damaged)?;
     let stored = StoredFrame {

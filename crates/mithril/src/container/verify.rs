@@ -64,7 +64,7 @@ impl<S: ReadAt> Reader<S> {
             let entry = &self.entries()[entry_idx];
             let checked = match self.directory().frame(entry_idx) {
                 Some(frame) => self.verify_stored(entry_idx, frame),
-                None => Ok(()),
+                None => self.verify_link(entry_idx),
             };
             let needs_base = depth == Depth::Alone && self.needs_base(entry_idx);
             let checked = checked.and_then(|()| match needs_base {
@@ -98,6 +98,15 @@ impl<S: ReadAt> Reader<S> {
         let between = self.source().read_range(frame.record_offset..frame.offset).map_err(Error::reading)?;
         self.directory().check_record(entry_idx, &between)?;
         self.verify_sum(frame)
+    }
+
+    /// Checks the record of an entry that has no frame, if it has one.
+    pub(crate) fn verify_link(&self, entry_idx: usize) -> Result<(), Error> {
+        if let Some(record) = self.directory().link_record(entry_idx) {
+            let bytes = self.source().read_range(record).map_err(Error::reading)?;
+            self.directory().check_record(entry_idx, &bytes)?;
+        }
+        Ok(())
     }
 
     /// Checks the sum of the stored bytes of a frame.

@@ -19,6 +19,12 @@ pub(super) struct Layout {
     pub(super) file_len: u64,
 }
 
+/// Whether a tensor of a file becomes an entry of its container. Others stay in the glue, and can only be restored with
+/// the whole file.
+pub(crate) fn can_be_an_entry(tensor: &TensorInfo) -> bool {
+    is_safe_name(&tensor.name) && tensor.shape.len() <= limits::MAX_RANK
+}
+
 impl Layout {
     /// Finds the tensors of a file.
     pub(super) fn of(source: &dyn ReadAt) -> Result<Self, Error> {
@@ -27,8 +33,7 @@ impl Layout {
             Error::invalid("no model file of a known kind (safetensors, npy, npz, pt, gguf)")
         })?;
         let mut tensors = source::tensors(kind, source)?;
-        // Names that cannot stand in a container belong to tensors that can only be restored with the whole file.
-        tensors.retain(|tensor| is_safe_name(&tensor.name) && tensor.shape.len() <= limits::MAX_RANK);
+        tensors.retain(can_be_an_entry);
         Ok(Self::around(kind, tensors, file_len))
     }
 

@@ -25,6 +25,7 @@ mod write;
 pub(crate) use expect::{ExpectedSize, expected_sizes};
 pub use file::{Source, pack_file, unpack_file};
 pub use framed::{is_framed, pack_framed, unpack_framed};
+pub(crate) use layout::can_be_an_entry;
 pub use options::{PackOptions, PackSummary, PackedTensor};
 pub use unpack::{UnpackSummary, check, unpack};
 pub use write::pack;

@@ -185,6 +185,7 @@ impl<'env, S: ReadAt> Feeder<'_, 'env, S> {
 
     /// Feeds an entry that has no frame.
     fn feed_link(&self, entry_idx: usize, entry: &'env Entry) -> Result<(), Error> {
+        self.reader.verify_link(entry_idx)?;
         let tensor = Arc::new(self.reader.open_tensor(entry_idx, self.bases)?);
         let range = 0..tensor.raw_len();
         let Content::Copy { base, .. } = &entry.content else {

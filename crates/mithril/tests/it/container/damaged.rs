@@ -1,6 +1,7 @@
 //! Containers cut off at every length and with every bit flipped: refused, and the tensor is named.
 
-use super::{Tensor, master_and_copy, packed_with, safetensors, unpacked};
+use super::forge::{BF16, F32, Forge, Forged, LINK_RECORDS};
+use super::{Tensor, master_and_copy, packed_with, safetensors, salvaged, unpacked};
 use crate::samples::pattern;
 use mithril::container::{Bases, Model, Reader};
 use mithril::pack::{PackOptions, unpack};
@@ -48,8 +49,10 @@ fn a_flipped_bit_anywhere_is_refused_and_the_tensor_named() {
         // The name of the entry whose record, padding or frame holds a byte.
         let owner = |at: u64| {
             (0..reader.entries().len()).find_map(|entry_idx| {
-                let frame = reader.directory().frame(entry_idx)?;
-                (frame.record_offset..frame.end()).contains(&at).then(|| reader.entries()[entry_idx].label())
+                let directory = reader.directory();
+                let frame = directory.frame(entry_idx).map(|frame| frame.record_offset..frame.end());
+                let range = frame.or_else(|| directory.link_record(entry_idx))?;
+                range.contains(&at).then(|| reader.entries()[entry_idx].label())
             })
         };
         for bit in 0..8 * container.len() {
@@ -120,6 +123,58 @@ fn damage_in_one_tensor_leaves_the_others_readable() {
             _ => assert!(result.unwrap() == tensor.raw, "{}", tensor.name),
         }
     }
+}
+
+#[test]
+fn tensors_without_a_frame_are_saved_without_an_index() {
+    let (_, container) = container(Effort::Fast);
+    let reader = Reader::open(container.as_slice()).unwrap();
+    let record = |name: &str| reader.directory().link_record(reader.find(name).unwrap()).unwrap();
+    let lost_of = |damaged: &[u8]| {
+        let (saved, lost) = salvaged(damaged);
+        let saved = Reader::open(saved.as_slice()).unwrap();
+        for tensor in tensors().iter().filter(|tensor| !lost.contains(&tensor.name)) {
+            let raw = saved.read(saved.find(&tensor.name).unwrap(), &Bases::none()).unwrap();
+            assert!(raw == tensor.raw, "{}", tensor.name);
+        }
+        lost
+    };
+    // Cut off behind the record of the derived tensor, and before its end.
+    let end = record("copy").end as usize;
+    assert_eq!(lost_of(&container[..end]), ["none", "scalar", "mask"]);
+    assert_eq!(lost_of(&container[..end - 1]), ["copy", "none", "scalar", "mask"]);
+    // A damaged record, with and without an index.
+    let mut damaged = container.clone();
+    damaged[record("tied").start as usize + 12] ^= 1;
+    assert_eq!(lost_of(&damaged[..reader.directory().index_offset() as usize]), ["tied"]);
+    assert_eq!(lost_of(&damaged), [""; 0]);
+}
+
+#[test]
+fn records_that_contradict_each_other_are_not_saved() {
+    let raw = [1, 2, 3, 4, 5, 6, 7, 8];
+    let mut forge = Forge::of(vec![
+        Forged::full("a", F32, &[2], &raw),
+        Forged::reference("longer", F32, &[3], 0),
+        Forged::reference("later", F32, &[2], 6),
+        Forged::reference("itself", F32, &[2], 3),
+        Forged::derived("no rounding", F32, &[1], 0),
+        Forged::derived("good", BF16, &[2], 0),
+        Forged::full("b", F32, &[2], &raw),
+        Forged::derived("of a reference", BF16, &[2], 8),
+        Forged::reference("tied", F32, &[2], 6),
+        Forged::reference("of glue", F32, &[2], 99),
+    ]);
+    forge.flags = LINK_RECORDS;
+    let mut file = forge.build();
+    assert!(Reader::open(file.as_slice()).is_err());
+    file.truncate(file.len() - 1);
+    let (saved, lost) = salvaged(&file);
+    assert_eq!(lost, ["longer", "later", "itself", "no rounding", "of glue"]);
+    let saved = Reader::open(saved.as_slice()).unwrap();
+    let names: Vec<_> = saved.entries().iter().map(|entry| entry.name.as_str()).collect();
+    assert_eq!(names, ["a", "good", "b", "of a reference", "tied"]);
+    assert_eq!(saved.read(3, &Bases::none()).unwrap(), saved.read(1, &Bases::none()).unwrap());
 }
 
 #[test]

@@ -13,7 +13,7 @@ mod restore;
 mod same_bytes;
 
 use crate::samples::{Random, pattern};
-use mithril::container::{Bases, EntryKind, Reader};
+use mithril::container::{Bases, EntryKind, Reader, Salvage};
 use mithril::pack::{PackOptions, PackSummary, pack, unpack};
 use mithril::{Dtype, Error};
 
@@ -75,7 +75,15 @@ pub(crate) fn unpacked(container: &[u8]) -> Result<Vec<u8>, Error> {
     Ok(unpack(&reader, Vec::new(), &Bases::none(), 1, &|_| ())?.0)
 }
 
-/// Packs a file, checks that it comes back as a whole and tensor by tensor, and returns the kinds of its entries.
+/// What is intact of a damaged container, as a container, and the names of what is lost.
+pub(crate) fn salvaged(damaged: &[u8]) -> (Vec<u8>, Vec<String>) {
+    let salvage = Salvage::examine(&damaged, 1, &|_| ()).unwrap();
+    let lost = salvage.lost().iter().map(|lost| lost.name.clone().unwrap_or_default()).collect();
+    (salvage.write(damaged, Vec::new(), &|_| ()).unwrap().0, lost)
+}
+
+/// Packs a file, checks that it comes back as a whole, tensor by tensor and when its index is lost, and returns the kinds
+/// of its entries.
 pub(crate) fn check_restored(what: &str, file: &[u8], tensors: &[Tensor]) -> Vec<EntryKind> {
     let (container, summary) = packed(file);
     assert!(unpacked(&container).unwrap() == file, "{what}: another file comes back");
@@ -86,6 +94,10 @@ pub(crate) fn check_restored(what: &str, file: &[u8], tensors: &[Tensor]) -> Vec
     }
     assert_eq!(summary.raw_len, file.len() as u64, "{what}");
     assert_eq!(summary.packed_len, container.len() as u64, "{what}");
+    let without_index = &container[..reader.directory().index_offset() as usize];
+    let (saved, lost) = salvaged(without_index);
+    assert_eq!(lost, [""; 0], "{what}");
+    assert!(unpacked(&saved).unwrap() == file, "{what}: another file comes back without the index");
     summary.tensors.iter().map(|tensor| tensor.kind).collect()
 }
 
