@@ -398,10 +398,17 @@ def read_index(raw: bytes) -> list[Entry]:
 # ---- 5. Where frames lie ----
 
 
+def number_bytes(number: int) -> bytes:
+    """Section 4.1."""
+    low = number & 0x7F
+    return bytes([low]) if number < 0x80 else bytes([low | 0x80]) + number_bytes(number >> 7)
+
+
 def link_fields(entry: Entry, target: int | None) -> bytes:
     """What the record of a link has between its name and its checksum."""
-    fields = struct.pack("<BB", entry.dtype, len(entry.shape))
-    fields += struct.pack(f"<{len(entry.shape)}QQ", *entry.shape, entry.glue_before)
+    fields = bytes([entry.dtype])
+    for number in (len(entry.shape), *entry.shape, entry.glue_before):
+        fields += number_bytes(number)
     if entry.base is not None:
         fields += entry.base
     if target is not None:

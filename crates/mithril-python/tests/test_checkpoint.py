@@ -223,6 +223,23 @@ def test_saves_in_the_background_are_of_the_moment(compressor):
     assert compressor.flush(10) == [] or all(handle.done() for handle in compressor.flush(10))
 
 
+@pytest.mark.parametrize("framework", ["numpy", "torch"])
+def test_training_goes_on_while_its_states_are_saved(compressor, framework):
+    """A hundred saves in the background of tensors that change all the time: each has the bytes of its call."""
+    weights = np.zeros(20_000, np.float32)
+    tensor = weights if framework == "numpy" else torch.from_numpy(weights)
+    previous = None
+    for step in range(100):
+        weights[:] = step
+        handle = compressor.save_async({"w": tensor}, f"step_{step}", previous)
+        while not handle.done():
+            weights += 0.5
+        handle.result()
+        previous = f"step_{step}"
+    for step in range(100):
+        assert (np.asarray(compressor.load(f"step_{step}")["w"]) == step).all(), step
+
+
 def test_map_location_decides_where_tensors_go(compressor):
     compressor.save({"w": torch.ones(3)}, "k")
     assert compressor.load("k", map_location="cpu")["w"].device.type == "cpu"

@@ -1,5 +1,6 @@
 //! Entries: what a container knows of each tensor, and the index that lists them.
 
+use super::number::{self, NoNumber};
 use crate::forever::{entry_flags, entry_kind, rounding};
 use crate::limits::{MAX_NAME_LEN, MAX_RANK};
 use crate::tensor_info::shown;
@@ -203,7 +204,7 @@ pub fn is_safe_name(name: &str) -> bool {
 /// The raw bytes of an index.
 pub(super) fn write_index(entries: &[Entry]) -> Vec<u8> {
     let mut out = Vec::new();
-    push_number(entries.len() as u64, &mut out);
+    number::push(entries.len() as u64, &mut out);
     for entry in entries {
         let flag = |set: bool, flag: u8| if set { flag } else { 0 };
         let base_name = match &entry.content {
@@ -218,9 +219,9 @@ pub(super) fn write_index(entries: &[Entry]) -> Vec<u8> {
         );
         push_text(&entry.name, &mut out);
         out.push(entry.dtype.id());
-        push_number(entry.shape.len() as u64, &mut out);
-        entry.shape.iter().for_each(|&dimension| push_number(dimension, &mut out));
-        push_number(entry.glue_before, &mut out);
+        number::push(entry.shape.len() as u64, &mut out);
+        entry.shape.iter().for_each(|&dimension| number::push(dimension, &mut out));
+        number::push(entry.glue_before, &mut out);
         if let Some(digest) = entry.digest {
             out.extend(digest.0);
         }
@@ -232,14 +233,14 @@ pub(super) fn write_index(entries: &[Entry]) -> Vec<u8> {
                     push_text(name, &mut out);
                 }
             }
-            Content::Ref { entry_idx } => push_number(*entry_idx as u64, &mut out),
+            Content::Ref { entry_idx } => number::push(*entry_idx as u64, &mut out),
             Content::Derived { entry_idx, rounding: Rounding::NearestEven } => {
-                push_number(*entry_idx as u64, &mut out);
+                number::push(*entry_idx as u64, &mut out);
                 out.push(rounding::NEAREST_EVEN);
             }
         }
         if let Some((len, checksum)) = entry.frame() {
-            push_number(len, &mut out);
+            number::push(len, &mut out);
             out.extend(checksum.to_le_bytes());
         }
     }
@@ -345,21 +346,13 @@ impl<'a> IndexReader<'a> {
         Ok(self.array::<1>()?[0])
     }
 
-    /// Seven bits a byte, the lowest first, the high bit set on all but the last; as short as possible.
     fn number(&mut self) -> Result<u64, FormatError> {
-        let mut number = 0;
-        for shift in (0..64).step_by(7) {
-            let byte = self.byte()?;
-            let bits = u64::from(byte & 0x7f);
-            if bits << shift >> shift != bits || byte == 0 && shift > 0 {
-                break;
-            }
-            number |= bits << shift;
-            if byte < 0x80 {
-                return Ok(number);
-            }
-        }
-        Err(self.corrupt("a number of more than 64 bits, or with needless zeros"))
+        let (number, len) = number::read(self.rest).map_err(|error| match error {
+            NoNumber::CutOff => self.corrupt("index that ends inside an entry"),
+            NoNumber::Impossible => self.corrupt("a number of more than 64 bits, or with needless zeros"),
+        })?;
+        self.rest = &self.rest[len..];
+        Ok(number)
     }
 
     fn index(&mut self) -> Result<usize, FormatError> {
@@ -446,15 +439,7 @@ impl<'a> IndexReader<'a> {
     }
 }
 
-fn push_number(mut number: u64, out: &mut Vec<u8>) {
-    while number >= 0x80 {
-        out.push(number.to_le_bytes()[0] | 0x80);
-        number >>= 7;
-    }
-    out.push(number.to_le_bytes()[0]);
-}
-
 fn push_text(text: &str, out: &mut Vec<u8>) {
-    push_number(text.len() as u64, out);
+    number::push(text.len() as u64, out);
     out.extend(text.as_bytes());
 }

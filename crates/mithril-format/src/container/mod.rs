@@ -15,6 +15,7 @@
 mod entry;
 mod footer;
 mod header;
+mod number;
 mod prologue;
 mod read;
 mod record;

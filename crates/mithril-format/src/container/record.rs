@@ -1,6 +1,7 @@
 //! The record of every entry: what salvage needs when the index is lost.
 
 use super::entry::{Content, Entry, EntryKind, Rounding, raw_len};
+use super::number;
 use crate::forever::{RECORD_MAGIC, entry_flags, entry_kind, rounding};
 use crate::limits::{MAX_NAME_LEN, MAX_RANK};
 use crate::{Digest, FormatError};
@@ -25,12 +26,11 @@ pub struct Record {
 const FIXED_LEN: usize = 12;
 
 /// Bytes of the longest record.
-pub(super) const MAX_RECORD_LEN: usize = FIXED_LEN + MAX_NAME_LEN + link_len(MAX_RANK, Digest::LEN) + 8;
+pub(super) const MAX_RECORD_LEN: usize =
+    FIXED_LEN + MAX_NAME_LEN + 1 + MAX_NUMBER_LEN * (2 + MAX_RANK) + Digest::LEN + 8;
 
-/// Dtype, rank, dimensions, glue, and what the kind has.
-const fn link_len(rank: usize, content_len: usize) -> usize {
-    2 + 8 * (rank + 1) + content_len
-}
+/// Bytes of the longest number.
+const MAX_NUMBER_LEN: usize = 10;
 
 impl Record {
     /// The record of an entry.
@@ -54,7 +54,9 @@ impl Record {
             Content::Copy { .. } => Digest::LEN,
             Content::Derived { .. } => 4 + 1,
         };
-        FIXED_LEN + entry.name.len() + link_len(entry.shape.len(), content_len) + 8
+        let numbers = [entry.shape.len() as u64, entry.glue_before];
+        let numbers_len: usize = numbers.iter().chain(&entry.shape).map(|&n| number::len(n)).sum();
+        FIXED_LEN + entry.name.len() + 1 + numbers_len + content_len + 8
     }
 
     /// Appends the record.
@@ -93,7 +95,7 @@ impl Record {
         let name = name.ok_or_else(truncated)?;
         let kind = EntryKind::from_id(fixed[8] & entry_kind::MASK);
         let link = match kind.filter(|kind| !matches!(kind, EntryKind::Full | EntryKind::Delta)) {
-            Some(kind) => Some(reader.link(kind).ok_or_else(truncated)?),
+            Some(kind) => Some(reader.link(kind).ok_or(corrupt("record of a link that is damaged"))?),
             None => None,
         };
         let body = &bytes[..reader.at];
@@ -120,15 +122,16 @@ impl Record {
 
 fn write_link(link: &Entry, out: &mut Vec<u8>) {
     out.push(link.dtype.id());
-    out.push(u8::try_from(link.shape.len()).expect("a rank within its limit"));
-    link.shape.iter().for_each(|dimension| out.extend(dimension.to_le_bytes()));
-    out.extend(link.glue_before.to_le_bytes());
-    let number = |entry_idx: usize| u32::try_from(entry_idx).expect("a number of an entry").to_le_bytes();
+    number::push(link.shape.len() as u64, out);
+    link.shape.iter().for_each(|&dimension| number::push(dimension, out));
+    number::push(link.glue_before, out);
+    // Of fixed length: the index may have another one, see `Directory::check_record`.
+    let target = |entry_idx: usize| u32::try_from(entry_idx).expect("a number of an entry").to_le_bytes();
     match &link.content {
-        Content::Ref { entry_idx } => out.extend(number(*entry_idx)),
+        Content::Ref { entry_idx } => out.extend(target(*entry_idx)),
         Content::Copy { base, .. } => out.extend(base.0),
         Content::Derived { entry_idx, rounding: Rounding::NearestEven } => {
-            out.extend(number(*entry_idx));
+            out.extend(target(*entry_idx));
             out.push(rounding::NEAREST_EVEN);
         }
         Content::Full { .. } | Content::Delta { .. } => unreachable!("an entry with a frame is no link"),
@@ -148,7 +151,7 @@ impl LinkFields {
     /// The entry, unless its dtype, shape or rounding is impossible.
     fn entry(self, name: &str) -> Option<Entry> {
         let dtype = Dtype::from_id(self.dtype_id)?;
-        raw_len(dtype, &self.shape).filter(|_| self.shape.len() <= MAX_RANK)?;
+        raw_len(dtype, &self.shape)?;
         let Self { shape, glue_before, content, .. } = self;
         Some(Entry { glue_before, content: content?, ..Entry::full(name, dtype, shape) })
     }
@@ -172,14 +175,15 @@ impl<'a> RecordReader<'a> {
     }
 
     fn link(&mut self, kind: EntryKind) -> Option<LinkFields> {
-        let [dtype_id, rank] = self.array()?;
-        let shape = (0..rank).map(|_| self.array().map(u64::from_le_bytes)).collect::<Option<_>>()?;
-        let glue_before = u64::from_le_bytes(self.array()?);
+        let [dtype_id] = self.array()?;
+        let rank = self.number().filter(|&rank| rank <= MAX_RANK as u64)?;
+        let shape = (0..rank).map(|_| self.number()).collect::<Option<_>>()?;
+        let glue_before = self.number()?;
         let content = match kind {
             EntryKind::Copy => Some(Content::Copy { base: Digest(self.array()?), base_name: None }),
-            EntryKind::Ref => Some(Content::Ref { entry_idx: self.number()? }),
+            EntryKind::Ref => Some(Content::Ref { entry_idx: self.target()? }),
             _ => {
-                let entry_idx = self.number()?;
+                let entry_idx = self.target()?;
                 let known = self.array()? == [rounding::NEAREST_EVEN];
                 known.then_some(Content::Derived { entry_idx, rounding: Rounding::NearestEven })
             }
@@ -187,7 +191,13 @@ impl<'a> RecordReader<'a> {
         Some(LinkFields { dtype_id, shape, glue_before, content })
     }
 
-    fn number(&mut self) -> Option<usize> {
+    fn number(&mut self) -> Option<u64> {
+        let (number, len) = number::read(&self.bytes[self.at..]).ok()?;
+        self.at += len;
+        Some(number)
+    }
+
+    fn target(&mut self) -> Option<usize> {
         usize::try_from(u32::from_le_bytes(self.array()?)).ok()
     }
 }

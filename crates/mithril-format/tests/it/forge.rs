@@ -106,9 +106,10 @@ impl Forged {
 
     /// What its record has behind the name, if it is a link.
     fn link_bytes(&self) -> Vec<u8> {
-        let mut out = vec![self.dtype, self.shape.len().to_le_bytes()[0]];
-        self.shape.iter().for_each(|dimension| out.extend(dimension.to_le_bytes()));
-        out.extend(self.glue_before.to_le_bytes());
+        let mut out = vec![self.dtype];
+        out.extend(number(self.shape.len() as u64));
+        self.shape.iter().for_each(|&dimension| out.extend(number(dimension)));
+        out.extend(number(self.glue_before));
         out.extend(&self.recorded);
         out
     }

@@ -1,7 +1,7 @@
 //! Containers against a base: copies, deltas, renamed tensors, and bases that are not the right ones.
 
 use super::forge::{self, Forge, Forged};
-use super::{Tensor, packed_with, safetensors};
+use super::{Tensor, packed_with, safetensors, salvaged};
 use crate::folder::{Folder, contents};
 use mithril::container::{Bases, EntryKind, Model, Reader};
 use mithril::pack::{PackOptions, PackSummary, pack_file, unpack, unpack_file};
@@ -50,6 +50,23 @@ fn changed_tensors_are_deltas_and_unchanged_ones_cost_nothing() {
     let alone = packed_with(&tuned, &PackOptions::default()).0.len();
     assert!(container.len() * 2 < alone, "{} against {alone}", container.len());
     assert!(restored(&container, &bases()).unwrap() == tuned);
+}
+
+#[test]
+fn a_model_of_a_hundred_tensors_takes_at_most_16_kib_against_itself_and_is_saved_without_its_index() {
+    let tensors: Vec<_> = (0..100)
+        .map(|i| {
+            let name = format!("encoder.layer.{}.attention.self.query.weight.{}", i / 16, i % 16);
+            Tensor::weights(&name, Dtype::Bf16, 1000, i)
+        })
+        .collect();
+    let file = safetensors(&tensors);
+    let bases = Bases::new([model("base", file.clone())]);
+    let (container, _) = packed_with(&file, &PackOptions::default().with_bases(bases.clone()));
+    assert!(container.len() <= 16 << 10, "{}", container.len());
+    let (saved, lost) = salvaged(&container[..container.len() - 1]);
+    assert_eq!(lost, [""; 0]);
+    assert!(restored(&saved, &bases).unwrap() == file);
 }
 
 #[test]
