@@ -8,10 +8,10 @@ background, and one of them or all are killed at a random moment. They save in t
 - to a new directory, whole or against the one before, with `latest` moved and all but the last four removed;
 - over the checkpoint in one and the same directory, with `overwrite=True`.
 
-Afterwards whatever calls itself a checkpoint must load bit by bit as one save made it; the last four that were acknowledged
-must be there, `latest` and the directory that is written over must hold the last acknowledged save or a later one; and a
-save over a finished checkpoint must be refused without harm. Counts of lost, torn and unreadable checkpoints are printed,
-and any makes the exit status 1.
+Afterwards whatever calls itself a checkpoint must load bit by bit as one save made it; what was acknowledged and is among
+the last four must be there; `latest` and the directory that is written over must hold the last acknowledged save or a later
+one; and a save over a finished checkpoint must be refused without harm. Counts of lost, torn and unreadable checkpoints are
+printed, and any makes the exit status 1.
 
 `--stock` does the same with torch's own writer in its default, which overwrites one directory in place, and only counts.
 
@@ -227,20 +227,30 @@ def check(root, acknowledged, counts):
     found = {}
     for path in sorted((root / "run").glob("step_*/manifest.json")):
         found[path.parent.name] = whole(path.parent, counts)
-    kept = acknowledged["run"][-N_KEPT:]
-    for number, kill in kept:
-        if found.get(f"step_{number:06}") != [kill, number]:
-            counts["lost"] += 1
-    if kept:
-        counts["lost"] += (found.get(ours.latest(root / "run").name) or [0, -1])[1] < kept[-1][0]
+    for number, kill in acknowledged["run"][-N_KEPT:]:
+        # Also saves that were finished and never acknowledged push out older ones.
+        n_newer = sum(name > f"step_{number:06}" for name in found)
+        if n_newer < N_KEPT and found.get(f"step_{number:06}") != [kill, number]:
+            lost(f"save {number} was acknowledged, there is {sorted(found)}", counts)
+    if acknowledged["run"]:
+        newest = ours.latest(root / "run").name
+        if (found.get(newest) or [0, -1])[1] < acknowledged["run"][-1][0]:
+            lost(f"latest is {newest}, acknowledged was {acknowledged['run'][-1][0]}", counts)
     path = root / "replaced" / "checkpoint"
     if acknowledged["replaced"]:
-        counts["lost"] += (whole(path, counts) or [0, -1])[1] < acknowledged["replaced"][-1][0]
+        number = (whole(path, counts) or [0, -1])[1]
+        if number < acknowledged["replaced"][-1][0]:
+            lost(f"what is written over holds {number}, acknowledged was {acknowledged['replaced'][-1][0]}", counts)
     path = next((root / "run").glob("step_*/manifest.json")).parent if found else path
     try:
         ours.save({"other": torch.zeros(3)}, checkpoint_id=path, no_dist=True)
     except (mithril.MithrilError, dcp.CheckpointException):
         counts["refused"] += path.name not in found or whole(path, counts) == found[path.name]
+
+
+def lost(what, counts):
+    print(f"lost: {what}", file=sys.stderr)
+    counts["lost"] += 1
 
 
 def whole(path, counts, load=ours.load):
