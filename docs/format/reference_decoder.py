@@ -1,8 +1,8 @@
 """Reference decoder of mithril frames (`MTHF`, version 1), written from frame.md.
 
 It follows frame.md section by section and prefers clarity to speed. Containers
-(`MCKP`) are read by reference_container.py and blocks against a base by
-reference_delta.py, predicted ones by reference_prediction.py, which this program calls. The digest of a base is compared
+(`MCKP`) are read by reference_container.py, entropy-coded quantised weights by reference_ecq.py,
+and blocks against a base by reference_delta.py, predicted ones by reference_prediction.py, which this program calls. The digest of a base is compared
 if the module `blake3` is there. It needs
 Python 3.11 and nothing else, except that streams of zstd need the module
 `compression.zstd` (Python 3.14) or `zstandard`, and those of brotli the module
@@ -1231,6 +1231,7 @@ def check_rejected(data: bytes, expected: dict[str, object]) -> str | None:
 def check_golden(golden: Path) -> int:
     """Decodes every file of the index and returns the exit status."""
     from reference_container import check_container, check_rejected_container
+    from reference_ecq import check_ecq
 
     index = json.loads((golden / "index.json").read_text(encoding="utf-8"))
     sections = [
@@ -1239,6 +1240,7 @@ def check_golden(golden: Path) -> int:
         (golden / "deltas", "deltas", check_delta),
         (golden, "containers", check_container),
         (golden / "rejected", "rejected_containers", check_rejected_container),
+        (golden / "ecq", "ecq", check_ecq),
     ]
     jobs = [
         (folder / name, want, check)
