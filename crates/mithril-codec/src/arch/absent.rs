@@ -1,6 +1,7 @@
 //! What stands in for AVX2 where there is none: a proof that cannot be had, so that its kernels are never reached.
 
 use crate::checksum::LANES as SUM_LANES;
+use crate::delta::{Elements32, Moved32};
 use crate::ecq::gemv::{Activations, Exponents};
 use crate::entropy::rans8::{DecodeState, DecodeTable, EncodeState, EncodeTable, Symbols, Window};
 use crate::entropy::rans12;
@@ -264,7 +265,35 @@ impl Avx2 {
         match self {}
     }
 
-    pub(crate) fn delta_top_bits_16(self, _: &[u8], _: &[u8], _: &[u8], _: &mut [u8]) -> usize {
+    pub(crate) fn delta_top_bits(self, _: &[u8], _: &[Vec<u8>], _: &mut [u8]) -> usize {
+        match self {}
+    }
+
+    pub(crate) fn is_wide(self) -> bool {
+        match self {}
+    }
+
+    pub(crate) fn delta_codes_32(
+        self,
+        _: Elements32<'_>,
+        _: &[u8],
+        _: &mut [u8],
+        _: [&mut [u8]; 4],
+    ) -> usize {
+        match self {}
+    }
+
+    pub(crate) fn delta_steps_32(self, _: Moved32<'_>, _: &mut [u32]) -> (usize, [usize; 3]) {
+        match self {}
+    }
+
+    pub(crate) fn delta_apply_32(
+        self,
+        _: Elements32<'_>,
+        _: &[u64],
+        _: &[u32],
+        _: &mut [u8],
+    ) -> (usize, usize) {
         match self {}
     }
 

@@ -3,7 +3,7 @@
 use super::flags::Source;
 use super::header::{self, Context, Flags};
 use super::raw::{self, RawCounts};
-use super::{MAX_CONTEXTS, Number, Scratch, classes, contexts, flags};
+use super::{Centers32, Elements32, MAX_CONTEXTS, Moved32, Number, Scratch, classes, contexts, flags};
 use crate::CodecError;
 use crate::bytes::Cursor;
 use crate::entropy::rans8::{DecodeState, DecodeTable, decode_groups};
@@ -143,10 +143,19 @@ fn apply(
     if let Some(avx2) = crate::arch::avx2().filter(|_| plain && number.width == 2) {
         set_steps(avx2, tables, planes[0], scratch);
         (done, next) = avx2.delta_apply_16(number.sign, base, &scratch.moved, &scratch.steps, out);
-        done *= 64;
-        // Elements that the kernel left need to know where their kept bytes start.
-        if done < scratch.contexts.len() {
-            at[0] = scratch.raw_lens[..next].iter().filter(|&&len| len >= 8).count();
+    }
+    if let Some(avx2) = crate::arch::avx2().filter(|avx2| number.width == 4 && avx2.is_wide()) {
+        let centers = Centers32::new(tables.iter().map(|context| (context.center, context.exact)));
+        set_steps_32(avx2, tables, &centers, planes, scratch);
+        let elements = Elements32 { sign: number.sign, centers: &centers, contexts: &scratch.contexts, base };
+        (done, next) = avx2.delta_apply_32(elements, &scratch.moved, &scratch.steps_32, out);
+    }
+    done *= 64;
+    // Elements that a kernel left need to know where their kept bytes start.
+    if done > 0 && done < scratch.contexts.len() {
+        let lens = &scratch.raw_lens[..next];
+        for (at, least) in at.iter_mut().zip([8, 16, 24]) {
+            *at = lens.iter().filter(|&&len| len >= least).count();
         }
     }
     let Scratch { contexts, moved, symbols, raw_bits, raw_lens, .. } = scratch;
@@ -186,6 +195,34 @@ fn set_steps(avx2: crate::arch::Avx2, tables: &[Context], low_bytes: &[u8], scra
         }
         let step = tables[usize::from(moved_contexts[at])].difference(number, symbols[at], raw);
         steps[at] = u16::try_from(step).unwrap_or(0);
+    }
+}
+
+/// The steps of all moved elements of four bytes.
+fn set_steps_32(
+    avx2: crate::arch::Avx2,
+    tables: &[Context],
+    centers: &Centers32,
+    planes: &[&[u8]; 8],
+    scratch: &mut Scratch,
+) {
+    let Scratch { moved_contexts, symbols, raw_bits, raw_lens, steps_32: steps, .. } = scratch;
+    let n = symbols.len();
+    // A kernel reads up to 16 steps at a time.
+    steps.resize(n + 16, 0);
+    let planes = [planes[0], planes[1], planes[2]];
+    let moved = Moved32 { centers, contexts: moved_contexts, symbols, raw_lens, raw_bits, planes };
+    let (done, mut taken) = avx2.delta_steps_32(moved, steps);
+    let number = Number { width: 4, sign: true };
+    for at in done..n {
+        let n_bytes = usize::from(raw_lens[at] / 8);
+        let mut raw = u64::from(raw_bits[at]) << (8 * n_bytes);
+        for (byte, (plane, taken)) in planes.iter().zip(&mut taken).take(n_bytes).enumerate() {
+            raw |= u64::from(plane[*taken]) << (8 * byte);
+            *taken += 1;
+        }
+        let step = tables[usize::from(moved_contexts[at])].difference(number, symbols[at], raw);
+        steps[at] = u32::try_from(step).unwrap_or(0);
     }
 }
 

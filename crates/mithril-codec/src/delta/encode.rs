@@ -3,7 +3,7 @@
 use super::header::{self, Context, Flags};
 use super::model::{self, CodeCounts, NO_SYMBOL, STILL};
 use super::raw::{self, RawCounts};
-use super::{DeltaRecipe, MAX_CONTEXTS, Number, Scratch, classes, contexts, flags};
+use super::{Centers32, DeltaRecipe, Elements32, MAX_CONTEXTS, Number, Scratch, classes, contexts, flags};
 use crate::entropy::rans8::{EncodeState, EncodeTable, Frequencies, encode_groups};
 use crate::entropy::stream::FOUR_STREAMS_FROM;
 use std::borrow::Cow;
@@ -29,7 +29,7 @@ pub(crate) fn encode(
     let n_contexts: usize = rules.rules.iter().map(|rule| usize::from(rule.n_contexts)).sum();
     let n_in_context = contexts::count(&scratch.contexts);
     let first_center = usize::from(rules.rules[0].n_contexts);
-    let centers = choose_centers(number, &steps, first_center, elements, base, scratch, &n_in_context);
+    let centers = choose_centers(number, &steps, first_center, elements, base, scratch);
     set_codes(number, &centers, elements, base, scratch);
     flag_moved(scratch);
     let n_moved = contexts::count(&scratch.moved_contexts);
@@ -61,7 +61,7 @@ pub(crate) fn encode(
 /// Bytes that the tables of a context take.
 const TABLES_LEN: usize = 33;
 
-/// Center and exact differences of each context. Only contexts of rows that moved alike have others than zero.
+/// Center and exact differences of each context, from a part of the elements where there are many. Only contexts of rows that moved alike have others than zero.
 fn choose_centers(
     number: Number,
     steps: &[u64],
@@ -69,25 +69,31 @@ fn choose_centers(
     source: &[u8],
     base: &[u8],
     scratch: &Scratch,
-    n_in_context: &[usize; MAX_CONTEXTS],
 ) -> [(u64, Option<[u64; 2]>); MAX_CONTEXTS] {
     let mut centers = [(0, None); MAX_CONTEXTS];
     if steps.is_empty() {
         return centers;
     }
-    let mut counts = vec![[0u32; 4]; MAX_CONTEXTS];
-    for (at, &context) in scratch.contexts.iter().enumerate() {
-        if usize::from(context) < first {
-            continue;
+    let (mut counts, mut n_counted) = ([[0u32; 4]; MAX_CONTEXTS], [0; MAX_CONTEXTS]);
+    let every = (scratch.contexts.len() / COUNTED_FROM).clamp(1, 8);
+    number.by_width(|number| {
+        for (run, contexts) in scratch.contexts.chunks(COUNTED_RUN).enumerate().step_by(every) {
+            for (at, &context) in (run * COUNTED_RUN..).zip(contexts) {
+                let context = usize::from(context & 15);
+                if context < first {
+                    continue;
+                }
+                n_counted[context] += 1;
+                let difference = number.difference(number.read(source, at), number.read(base, at));
+                let step = steps.iter().position(|&step| step == difference);
+                if let Some(step) = step.or((difference == 0).then_some(steps.len())) {
+                    counts[context][step] += 1;
+                }
+            }
         }
-        let difference = number.difference(number.read(source, at), number.read(base, at));
-        let step = steps.iter().position(|&step| step == difference);
-        if let Some(step) = step.or((difference == 0).then_some(steps.len())) {
-            counts[usize::from(context)][step] += 1;
-        }
-    }
+    });
     for (at, center) in centers.iter_mut().enumerate().skip(first) {
-        *center = model::center(steps, &counts[at][..=steps.len()], n_in_context[at]);
+        *center = model::center(steps, &counts[at][..=steps.len()], n_counted[at]);
     }
     centers
 }
@@ -105,11 +111,17 @@ fn set_codes(
     for rest in &mut scratch.rests[..number.width] {
         rest.resize(n, 0);
     }
-    let [low, high, ..] = &mut scratch.rests;
+    let [low, high, third, fourth, ..] = &mut scratch.rests;
     let plain = centers.iter().all(|&center| center == (0, None));
     let done = match crate::arch::avx2() {
         Some(avx2) if plain && number.width == 2 => {
             avx2.delta_codes_16(number.sign, source, base, &mut scratch.codes, [low, high])
+        }
+        Some(avx2) if number.width == 4 => {
+            let centers = Centers32::new(centers.iter().copied());
+            let elements =
+                Elements32 { sign: number.sign, centers: &centers, contexts: &scratch.contexts, base };
+            avx2.delta_codes_32(elements, source, &mut scratch.codes, [low, high, third, fourth])
         }
         _ => 0,
     };
@@ -131,7 +143,8 @@ fn set_codes(
     });
 }
 
-/// Runs of moved elements by which classes are chosen, and how many there are at least before some are left out.
+/// Runs of elements by which centers and classes are chosen, and how many elements there are at least before some runs
+/// are left out.
 const COUNTED_RUN: usize = 64;
 const COUNTED_FROM: usize = 1 << 14;
 
@@ -353,8 +366,8 @@ fn write_raw(
     }
     raw_bits.resize(raw_lens.len(), 0);
     let done = match crate::arch::avx2() {
-        Some(avx2) if number.width == 2 => avx2.delta_top_bits_16(raw_lens, &rests[0], &rests[1], raw_bits),
-        _ => 0,
+        Some(avx2) => avx2.delta_top_bits(raw_lens, &rests[..number.width], raw_bits),
+        None => 0,
     };
     for (at, (bits, &len)) in raw_bits.iter_mut().zip(&*raw_lens).enumerate().skip(done) {
         *bits = rests[usize::from(len / 8) % number.width][at] & ((1 << (len % 8)) - 1);

@@ -20,6 +20,7 @@
 mod classes;
 mod contexts;
 mod decode;
+mod elements_32;
 mod encode;
 mod flags;
 mod header;
@@ -32,6 +33,7 @@ mod tests;
 
 pub(crate) use contexts::count_16;
 pub(crate) use decode::decode;
+pub(crate) use elements_32::{Centers32, Elements32, Moved32};
 pub(crate) use encode::encode;
 pub use model::{common_steps, sampled_bits};
 pub(crate) use number::Number;
@@ -77,5 +79,7 @@ pub(crate) struct Scratch {
     rests: [Vec<u8>; 8],
     /// Steps of the moved elements, where they have two bytes.
     steps: Vec<u16>,
+    /// Steps of the moved elements, where they have four bytes.
+    steps_32: Vec<u32>,
     room: Vec<u8>,
 }

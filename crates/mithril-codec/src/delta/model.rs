@@ -20,6 +20,9 @@ const SAMPLED: usize = 4096;
 /// Elements of each block looked at to see how large they are.
 const SIZES_SAMPLED: usize = 4096;
 
+/// Elements of each row looked at to see whether they moved alike: of a row that did, nearly all.
+const ROW_SAMPLED: usize = 32;
+
 /// A block has fewer contexts if it has fewer elements than this for each.
 const ELEMENTS_PER_CONTEXT: usize = 2048;
 
@@ -80,9 +83,15 @@ pub(super) fn rules(recipe: &DeltaRecipe, steps: &[u64], source: &[u8], base: &[
     };
     let moved_alike = |row: &[u8], base: &[u8]| {
         let n = row.len() / number.width;
-        let alike = (0..n)
-            .filter(|&at| steps.contains(&number.difference(number.read(row, at), number.read(base, at))));
-        u8::from(alike.count() * 2 > n)
+        let (mut n_alike, mut n_seen) = (0, 0);
+        number.by_width(|number| {
+            for at in sampled(n, ROW_SAMPLED) {
+                let step = number.difference(number.read(row, at), number.read(base, at));
+                n_alike += usize::from(steps.contains(&step));
+                n_seen += 1;
+            }
+        });
+        u8::from(n_alike * 2 > n_seen)
     };
     let row_bytes = row_len * number.width;
     let elements = n * number.width;

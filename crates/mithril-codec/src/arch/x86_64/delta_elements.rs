@@ -74,17 +74,11 @@ impl Avx2 {
         unsafe { symbols(lows, n_symbols, contexts, codes, without) }
     }
 
-    /// The kept bits above whole bytes of elements of two bytes, from the low and high bytes of what is left. Takes
-    /// whole vectors of 32; returns how many elements are done.
-    pub(crate) fn delta_top_bits_16(
-        self,
-        raw_lens: &[u8],
-        low: &[u8],
-        high: &[u8],
-        raw_bits: &mut [u8],
-    ) -> usize {
+    /// The kept bits above whole bytes, from the bytes of what is left, the lowest first. Takes whole vectors of 32;
+    /// returns how many elements are done.
+    pub(crate) fn delta_top_bits(self, raw_lens: &[u8], rests: &[Vec<u8>], raw_bits: &mut [u8]) -> usize {
         // SAFETY: `self` exists only when `detect` saw the features.
-        unsafe { top_bits_16(raw_lens, low, high, raw_bits) }
+        unsafe { top_bits(raw_lens, rests, raw_bits) }
     }
 
     /// Steps of two bytes from symbols and kept bits; `low_bytes` are those of the symbols that keep eight bits or more.
@@ -293,16 +287,20 @@ fn symbols(
 }
 
 #[target_feature(enable = "avx2,bmi1,bmi2,popcnt,lzcnt")]
-fn top_bits_16(raw_lens: &[u8], low: &[u8], high: &[u8], raw_bits: &mut [u8]) -> usize {
-    let of_low = table(&[0, 1, 3, 7, 15, 31, 63, 127, 0, 0, 0, 0, 0, 0, 0, 0]);
-    let of_high = table(&[0, 0, 0, 0, 0, 0, 0, 0, 0, 1, 3, 7, 15, 31, 63, 127]);
+fn top_bits(raw_lens: &[u8], rests: &[Vec<u8>], raw_bits: &mut [u8]) -> usize {
+    let below = table(&[0, 1, 3, 7, 15, 31, 63, 127, 0, 1, 3, 7, 15, 31, 63, 127]);
     let vectors = raw_lens.as_chunks::<32>().0;
-    let inputs = vectors.iter().zip(low.as_chunks::<32>().0.iter().zip(high.as_chunks::<32>().0));
-    for ((lens, (low, high)), out) in inputs.zip(raw_bits.as_chunks_mut::<32>().0) {
+    for (which, (lens, out)) in vectors.iter().zip(raw_bits.as_chunks_mut::<32>().0).enumerate() {
         let lens = load(lens);
-        let low = _mm256_and_si256(load(low), _mm256_shuffle_epi8(of_low, lens));
-        let high = _mm256_and_si256(load(high), _mm256_shuffle_epi8(of_high, lens));
-        store(out, _mm256_or_si256(low, high));
+        let whole_bytes = _mm256_and_si256(_mm256_srli_epi16::<3>(lens), _mm256_set1_epi8(7));
+        let mut byte = _mm256_setzero_si256();
+        for (plane, rest) in (0..).zip(rests) {
+            let is_top = _mm256_cmpeq_epi8(whole_bytes, _mm256_set1_epi8(plane));
+            byte = _mm256_or_si256(byte, _mm256_and_si256(is_top, load(&rest.as_chunks::<32>().0[which])));
+        }
+        // The low four bits of a length choose the mask; its highest bit is never set.
+        let mask = _mm256_shuffle_epi8(below, _mm256_and_si256(lens, _mm256_set1_epi8(15)));
+        store(out, _mm256_and_si256(byte, mask));
     }
     32 * vectors.len()
 }

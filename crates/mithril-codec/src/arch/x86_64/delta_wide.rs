@@ -20,6 +20,8 @@ macro_rules! kernels {
     };
 }
 
+pub(super) use kernels;
+
 kernels! {
     /// See `Avx2::delta_merge_flags`.
     delta_merge_flags = merge_flags(contexts: &[u8], all: u16, strings_at: &mut [(u8, usize)], strings: &[u8], moved: &mut [u64]) -> usize;

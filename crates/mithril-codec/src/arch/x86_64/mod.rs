@@ -7,6 +7,7 @@ mod checksum;
 mod delta;
 mod delta_elements;
 mod delta_wide;
+mod delta_wide_32;
 mod ecq_gemv;
 mod low_rank;
 mod predicted;
@@ -45,6 +46,11 @@ impl Avx2 {
         .then(|| Self { wide: Avx512::detect() })
     }
 
+    /// Whether there are the wider kernels, too.
+    pub(crate) fn is_wide(self) -> bool {
+        self.wide.is_some()
+    }
+
     /// The same without the wider kernels, so that they can be compared.
     #[cfg(any(test, feature = "fuzzing"))]
     pub(crate) fn narrow(self) -> Self {
@@ -56,6 +62,7 @@ impl Avx512 {
     fn detect() -> Option<Self> {
         (is_x86_feature_detected!("avx512f")
             && is_x86_feature_detected!("avx512bw")
+            && is_x86_feature_detected!("avx512cd")
             && is_x86_feature_detected!("avx512vl")
             && is_x86_feature_detected!("avx512vbmi")
             && is_x86_feature_detected!("avx512vbmi2"))
