@@ -1,6 +1,6 @@
 """Installs PyTorch for the CPU into the environment whose Python runs this, without the 4 GB of GPU libraries.
 
-    .venv/bin/python scripts/install_torch.py
+    .venv/bin/python scripts/install_torch.py [VERSION]
 
 The registry has only builds that link to NVIDIA's libraries. torch calls one of them when it starts, so that one (the
 CUDA runtime, under 1 MB) is installed; in place of the others this makes small libraries that define the functions
@@ -16,9 +16,13 @@ import tempfile
 from collections import defaultdict
 from pathlib import Path
 
-TORCH = "torch==2.15.0"
-# The version that this torch is built with.
-CUDA_RUNTIME = "nvidia-cuda-runtime==13.2.86"
+# By version of torch, the newest first: the runtime that it is built with.
+CUDA_RUNTIMES = {
+    "2.15.0": "nvidia-cuda-runtime==13.2.86",
+    "2.6.0": "nvidia-cuda-runtime-cu12==12.4.127",
+    "2.5.1": "nvidia-cuda-runtime-cu12==12.4.127",
+    "2.4.0": "nvidia-cuda-runtime-cu12==12.1.105",
+}
 NEEDED_BY_TORCH = ["filelock", "typing-extensions>=4.13", "sympy", "networkx", "jinja2", "fsspec", "numpy"]
 
 # Libraries of torch that are opened only when a GPU is used.
@@ -26,9 +30,12 @@ LAZY = ("caffe2_nvrtc", "cuda_linalg")
 
 
 def main():
+    version = sys.argv[1] if len(sys.argv) > 1 else next(iter(CUDA_RUNTIMES))
+    if version not in CUDA_RUNTIMES:
+        sys.exit(f"versions whose libraries are known: {', '.join(CUDA_RUNTIMES)}")
     if works():
         return
-    pip("--no-deps", TORCH, CUDA_RUNTIME)
+    pip("--no-deps", f"torch=={version}", CUDA_RUNTIMES[version])
     pip(*NEEDED_BY_TORCH)
     packages = Path(sysconfig.get_paths()["purelib"])
     libraries = packages / "torch" / "lib"
@@ -39,7 +46,7 @@ def main():
         make_library(libraries / library, functions[library])
     if not works():
         sys.exit("torch does not start with the libraries made for it")
-    print(f"{TORCH}: {len(missing)} libraries replaced, {sum(map(len, functions.values()))} functions")
+    print(f"torch {version}: {len(missing)} libraries replaced, {sum(map(len, functions.values()))} functions")
 
 
 def works():

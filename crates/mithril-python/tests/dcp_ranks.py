@@ -16,7 +16,6 @@ import torch.distributed as dist
 import torch.distributed.checkpoint as dcp
 from torch.distributed.checkpoint import FileSystemReader, FileSystemWriter
 from torch.distributed.device_mesh import DeviceMesh
-from torch.distributed.tensor import DTensor, Replicate, Shard
 
 from mithril.checkpoint.torch import (
     MithrilExtension,
@@ -24,7 +23,14 @@ from mithril.checkpoint.torch import (
     MithrilSavePlanner,
     MithrilStorageReader,
     MithrilStorageWriter,
+    _extension,
 )
+
+try:
+    from torch.distributed.tensor import DTensor, Replicate, Shard
+except ImportError:
+    # Before torch 2.5.
+    from torch.distributed._tensor import DTensor, Replicate, Shard
 
 WORLD = 4
 LAYOUTS = {"rows": Shard(0), "columns": Shard(1), "replicated": Replicate()}
@@ -120,7 +126,10 @@ def main(rank: int, port: int, place: str) -> None:
     MESHES.update({n: DeviceMesh("cpu", ranks) for n, ranks in members.items()})
     n_checked = 0
     is_local = "://" not in place
-    ways = ("writer", "delta", "planner", "extension") if is_local else ("writer", "delta")
+    ways = ["writer", "delta"]
+    if is_local:
+        # Old versions of torch have no extensions.
+        ways += ["planner", "extension"] if _extension.AVAILABLE else ["planner"]
     for n_saving in (1, 2, 4) if is_local else (2, 4):
         for save_layout in LAYOUTS if is_local else ("rows",):
             for way in ways:

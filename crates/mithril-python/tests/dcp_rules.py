@@ -3,6 +3,7 @@
 python dcp_rules.py RANK PORT DIRECTORY
 """
 
+import inspect
 import json
 import os
 import sys
@@ -18,11 +19,18 @@ import torch.distributed.checkpoint as dcp
 from torch.distributed.checkpoint import DefaultSavePlanner
 from torch.distributed.checkpoint.api import CheckpointException
 from torch.distributed.device_mesh import DeviceMesh
-from torch.distributed.tensor import DTensor, Shard
 
 from mithril.checkpoint.torch import MithrilStorageReader, MithrilStorageWriter
 
+try:
+    from torch.distributed.tensor import DTensor, Shard
+except ImportError:
+    # Before torch 2.5.
+    from torch.distributed._tensor import DTensor, Shard
+
 WORLD = 2
+# Old versions of torch make a plan for every save.
+CACHING = {"enable_plan_caching": True} if "enable_plan_caching" in inspect.signature(DefaultSavePlanner).parameters else {}
 ROWS = 64
 
 
@@ -145,7 +153,7 @@ def main(rank: int, port: int, place: Path) -> None:
     # Plans that are kept: each save has its own containers and base.
     for step in range(3):
         writer = MithrilStorageWriter(place / f"kept_{step}", base=place / f"kept_{step - 1}" if step else None)
-        dcp.save(sharded(step, mesh), storage_writer=writer, planner=DefaultSavePlanner(enable_plan_caching=True))
+        dcp.save(sharded(step, mesh), storage_writer=writer, planner=DefaultSavePlanner(**CACHING))
         check(place / f"kept_{step}", step, mesh)
     sizes = [sum(file.stat().st_size for file in (place / f"kept_{step}").glob("*.mckp")) for step in range(3)]
     assert max(sizes[1:]) < sizes[0] / 3, sizes

@@ -1,5 +1,6 @@
 """What PyTorch says of a storage of distributed checkpoints, and what mithril adds to it, each by a case of its own."""
 
+import inspect
 import json
 import os
 import shutil
@@ -21,6 +22,9 @@ from mithril.checkpoint.torch import _latest
 
 # torch warns that one process needs no process group, and about its own storage classes.
 pytestmark = pytest.mark.filterwarnings("ignore")
+
+# Old versions of torch make a plan for every save.
+CACHING = {"enable_plan_caching": True} if "enable_plan_caching" in inspect.signature(DefaultSavePlanner).parameters else {}
 
 
 def numbers(seed: int = 1, rows: int = 256) -> dict[str, torch.Tensor]:
@@ -55,7 +59,7 @@ def test_a_state_that_asks_for_more_is_refused_unless_it_may_be_partial(tmp_path
     with pytest.raises(BaseException, match="new"):
         load(tmp_path / "one", wanted)
     reader = ours.MithrilStorageReader(tmp_path / "one")
-    dcp.load(wanted, storage_reader=reader, planner=DefaultLoadPlanner(allow_partial_load=True), no_dist=True)
+    dcp.load(wanted, storage_reader=reader, planner=DefaultLoadPlanner(allow_partial_load=True))
     assert wanted["a"].tolist() == [1, 1, 1] and wanted["new"].tolist() == [7, 7], "what is not there stays"
 
 
@@ -70,21 +74,21 @@ def test_a_tensor_of_another_size_is_refused_and_stays_as_it_was(tmp_path: Path)
 def test_another_number_type_converts_as_with_torchs_own_reader(tmp_path: Path) -> None:
     contents = numbers()
     save(tmp_path / "one", contents)
-    dcp.save(contents, storage_writer=dcp.FileSystemWriter(tmp_path / "stock"), no_dist=True)
+    dcp.save(contents, storage_writer=dcp.FileSystemWriter(tmp_path / "stock"))
     for dtype in (torch.float32, torch.float64):
         theirs = {"w": torch.zeros(256, 256, dtype=dtype)}
-        dcp.load(theirs, storage_reader=dcp.FileSystemReader(tmp_path / "stock"), no_dist=True)
+        dcp.load(theirs, storage_reader=dcp.FileSystemReader(tmp_path / "stock"))
         check_equal(load(tmp_path / "one", {"w": torch.zeros(256, 256, dtype=dtype)}), theirs)
 
 
 def test_one_writer_and_one_reader_serve_many_checkpoints(tmp_path: Path) -> None:
     writer = ours.MithrilStorageWriter(tmp_path / "a")
     for name, seed in (("a", 1), ("b", 2)):
-        dcp.save(numbers(seed), storage_writer=writer, checkpoint_id=tmp_path / name, no_dist=True)
+        dcp.save(numbers(seed), storage_writer=writer, checkpoint_id=tmp_path / name)
     reader = ours.MithrilStorageReader(tmp_path / "a")
     for name, seed in (("b", 2), ("a", 1)):
         loaded = blank(numbers())
-        dcp.load(loaded, storage_reader=reader, checkpoint_id=tmp_path / name, no_dist=True)
+        dcp.load(loaded, storage_reader=reader, checkpoint_id=tmp_path / name)
         check_equal(loaded, numbers(seed))
 
 
@@ -119,7 +123,7 @@ def test_plans_are_kept_between_saves(tmp_path: Path) -> None:
         contents["epoch"] = step
         base = tmp_path / f"step_{step - 1}" if step else None
         writer = ours.MithrilStorageWriter(tmp_path / f"step_{step}", base=base)
-        dcp.save(contents, storage_writer=writer, planner=DefaultSavePlanner(enable_plan_caching=True), no_dist=True)
+        dcp.save(contents, storage_writer=writer, planner=DefaultSavePlanner(**CACHING))
         check_equal(load(tmp_path / f"step_{step}", blank(contents)), contents)
     containers = [path.name for step in range(3) for path in (tmp_path / f"step_{step}").glob("*.mckp")]
     assert len(set(containers)) == 3
@@ -159,7 +163,7 @@ def test_of_two_saves_of_one_place_one_is_told(tmp_path: Path) -> None:
             super().finish(metadata, results)
 
     with pytest.raises(BaseException, match="first") as caught:
-        dcp.save(numbers(1), storage_writer=Slow(tmp_path / "one"), no_dist=True)
+        dcp.save(numbers(1), storage_writer=Slow(tmp_path / "one"))
     assert "another save has finished" in refused(caught.value)
     check_equal(load(tmp_path / "one", blank(numbers())), numbers(2))
 
@@ -172,7 +176,7 @@ def test_a_base_that_is_written_anew_during_a_save_is_noticed(tmp_path: Path) ->
 
     save(tmp_path / "base", numbers(1))
     with pytest.raises(BaseException, match="written anew while"):
-        dcp.save(numbers(2), storage_writer=Slow(tmp_path / "next", base=tmp_path / "base"), no_dist=True)
+        dcp.save(numbers(2), storage_writer=Slow(tmp_path / "next", base=tmp_path / "base"))
     assert not (tmp_path / "next" / "manifest.json").exists()
 
 
@@ -313,3 +317,94 @@ def test_deltas_are_smaller_by_what_did_not_change(tmp_path: Path) -> None:
     contents["w"][:10] += 1
     save(tmp_path / "b", contents, base=tmp_path / "a")
     assert size_of(tmp_path / "b") < size_of(tmp_path / "a") / 20
+
+
+# Memory, and what stays behind
+
+MEASURE = """
+import sys, warnings
+import torch
+import torch.distributed.checkpoint as dcp
+from mithril.checkpoint.torch import MithrilStorageWriter, _writer
+
+def peak():
+    lines = open("/proc/self/status").read().splitlines()
+    return next(int(line.split()[1]) for line in lines if line.startswith("VmHWM")) << 10
+
+warnings.simplefilter("ignore")
+directory, is_contiguous = sys.argv[1], sys.argv[2] == "contiguous"
+_writer.COPIES_SIZE = 64 << 20
+dcp.save({"w": torch.randn(64, 64)}, storage_writer=MithrilStorageWriter(directory + "/first"))
+tensors = [torch.randn(1024, 4096) for _ in range(24)]
+state = {f"w{number}": tensor if is_contiguous else tensor.t() for number, tensor in enumerate(tensors)}
+before = peak()
+dcp.save(state, storage_writer=MithrilStorageWriter(directory + "/second"))
+print((peak() - before) >> 20)
+"""
+
+
+@pytest.mark.parametrize(("layout", "n_containers"), [("contiguous", 1), ("transposed", 6)])
+def test_a_save_holds_no_copy_of_the_state(tmp_path: Path, layout: str, n_containers: int) -> None:
+    """384 MiB: read where they are, or, where they have to be copied, 64 MiB of them at a time."""
+    command = [sys.executable, "-c", MEASURE, str(tmp_path), layout]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    assert int(done.stdout) < 160, f"{done.stdout} MiB"
+    containers = list((tmp_path / "second").glob("*.mckp"))
+    assert len(containers) == n_containers
+    loaded = load(tmp_path / "second", {"w23": torch.zeros(1024, 4096) if n_containers == 1 else torch.zeros(4096, 1024)})
+    assert loaded["w23"].any()
+
+
+KILLED = """
+import os, sys, warnings
+import torch
+import torch.distributed.checkpoint as dcp
+from mithril.checkpoint.torch import MithrilStorageWriter
+
+class Killed(MithrilStorageWriter):
+    def finish(self, metadata, results):
+        os.kill(os.getpid(), 9)
+
+warnings.simplefilter("ignore")
+dcp.save({"w": torch.ones(1000)}, storage_writer=Killed(sys.argv[1], overwrite=True))
+"""
+
+
+def test_what_killed_saves_leave_is_removed_and_nothing_else(tmp_path: Path) -> None:
+    save(tmp_path / "whole", numbers(1))
+    save(tmp_path / "delta", numbers(1), base=tmp_path / "whole")
+    save(tmp_path / "again", numbers(2))
+    for name in ("again", "torn"):
+        done = subprocess.run([sys.executable, "-c", KILLED, str(tmp_path / name)], capture_output=True, check=False)
+        assert done.returncode == -9
+    # As a kill in the middle of a container leaves it.
+    temporary = tmp_path / "torn" / ".r00001-0123456789abcdef.mckp.99999-0.tmp"
+    temporary.write_bytes(bytes(5000))
+    others = [tmp_path / "torn" / "notes.txt", tmp_path / "again" / "model.mckp", tmp_path / "r00000-0123456789abcdef.txt"]
+    for path in others:
+        path.write_text("not ours")
+
+    left = {str(temporary), *(str(path) for path in (tmp_path / "torn").glob("r*.mckp"))}
+    kept = json.loads((tmp_path / "again" / "manifest.json").read_text())["body"]["files"]
+    left |= {str(path) for path in (tmp_path / "again").glob("r*.mckp") if path.name not in kept}
+    assert len(left) == 3
+    young = ours.clean(tmp_path)
+    assert not young.removed and set(young.too_young) == left, "a save that is at work has such files too"
+    assert set(ours.clean(tmp_path, min_age=0, dry_run=True).removed) == left and temporary.exists()
+
+    found = ours.clean(tmp_path, min_age=0)
+    assert set(found.removed) == left and found.removed_size > 5000 and not found.too_young
+    assert all(path.exists() for path in others) and not temporary.exists()
+    check_equal(load(tmp_path / "again", blank(numbers())), numbers(2))
+    check_equal(load(tmp_path / "delta", blank(numbers())), numbers(1))
+    assert not ours.clean(tmp_path, min_age=0).removed
+
+    # A directory that has nothing else goes as well; a manifest that cannot be read protects what is beside it.
+    others[0].unlink()
+    subprocess.run([sys.executable, "-c", KILLED, str(tmp_path / "torn")], capture_output=True, check=False)
+    (tmp_path / "delta" / "manifest.json").write_text("{")
+    with pytest.warns(UserWarning, match="delta"):
+        ours.clean(tmp_path, min_age=0)
+    assert not (tmp_path / "torn").exists() and list((tmp_path / "delta").glob("r*.mckp"))
+    with pytest.raises(mithril.NotFoundError, match="nowhere"):
+        ours.clean(tmp_path / "nowhere")

@@ -25,10 +25,12 @@ _TYPES = {
     "C64": torch.complex64,
     "F8_E4M3": torch.float8_e4m3fn,
     "F8_E5M2": torch.float8_e5m2,
-    "F8_E8M0": torch.float8_e8m0fnu,
     "F8_E4M3FNUZ": torch.float8_e4m3fnuz,
     "F8_E5M2FNUZ": torch.float8_e5m2fnuz,
 }
+if hasattr(torch, "float8_e8m0fnu"):
+    # From torch 2.7 on.
+    _TYPES["F8_E8M0"] = torch.float8_e8m0fnu
 _NAMES = {theirs: ours for ours, theirs in _TYPES.items()}
 
 FRAMEWORK = "torch"
@@ -49,6 +51,11 @@ def borrow(tensor: Any) -> tuple[Any, str, tuple[int, ...]]:
         raise TypeError(f"a tensor of layout {tensor.layout} is not one array of numbers")
     name = dtype_name(tensor.dtype)
     return memory(tensor.detach().resolve_conj().resolve_neg().contiguous()), name, tuple(tensor.shape)
+
+
+def is_lent(tensor: Any) -> bool:
+    """Whether `borrow` gives the tensor's own memory, and no copy."""
+    return bool(tensor.device.type == "cpu" and tensor.is_contiguous() and not tensor.is_conj() and not tensor.is_neg())
 
 
 def dtype_name(dtype: torch.dtype) -> str:

@@ -12,9 +12,12 @@ dcp.load(state_dict, storage_reader=MithrilStorageReader("run/step_1100"))
 ```
 
 `save`, `load` and `async_save` are the same with less to write. Who must keep torch's own writer uses the planners, or
-the extension of its streams.
+the extension of its streams. `clean` removes what killed saves have left.
+
+Torch 2.5 or newer will do; extensions are there from 2.7 on.
 """
 
+from mithril.checkpoint.torch._clean import clean
 from mithril.checkpoint.torch._extension import MithrilExtension
 from mithril.checkpoint.torch._functions import async_save, load, save
 from mithril.checkpoint.torch._latest import latest
@@ -29,6 +32,7 @@ __all__ = [
     "MithrilStorageReader",
     "MithrilStorageWriter",
     "async_save",
+    "clean",
     "latest",
     "load",
     "save",

@@ -21,6 +21,8 @@ from torch.distributed.checkpoint.planner import SavePlan, TensorWriteData, Writ
 from mithril._adapters import torch as adapter
 from mithril._mithril import ConflictError, NotFoundError, UnsupportedError
 from mithril.checkpoint import _manifest
+from mithril.checkpoint.torch._functions import alone
+from mithril.checkpoint.torch._planner import item_of_bytes
 from mithril.checkpoint.torch._source import Source, open_source
 from mithril.checkpoint.torch._writer import MithrilStorageWriter
 
@@ -72,7 +74,7 @@ def _save_by_torch(source: Source, path: str) -> None:
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", message="torch.distributed is disabled")
         try:
-            dcp.save({}, storage_writer=writer, planner=_Copying(source), no_dist=True)
+            dcp.save({}, storage_writer=writer, planner=_Copying(source), **alone(dcp.save, True))
         except CheckpointException as error:
             cause, _ = next(iter(error.failures.values()))
             raise cause from None
@@ -145,7 +147,8 @@ class _Copying(DefaultSavePlanner):  # type: ignore[misc]
         """What is to be written of one chunk or value."""
         entry = self._source.metadata.state_dict_metadata[index.fqn]
         if not isinstance(entry, TensorStorageMetadata):
-            return WriteItem(index, WriteItemType.BYTE_IO, **_size_of_bytes())
+            # The size is for spreading values over files: here there is one.
+            return item_of_bytes(index, 0)
         chunk = next(chunk for chunk in entry.chunks if chunk.offsets == index.offset)
         return WriteItem(index, WriteItemType.SHARD, tensor_data=TensorWriteData(chunk, entry.properties, entry.size))
 
@@ -176,15 +179,6 @@ class _Copying(DefaultSavePlanner):  # type: ignore[misc]
         if write_item.type == WriteItemType.BYTE_IO:
             return self._source.value(write_item.index.fqn)
         return self._source.chunk(write_item.index)
-
-
-def _size_of_bytes() -> dict[str, Any]:
-    """What newer versions of torch want to know of a value, to spread values over files: here there is one."""
-    try:
-        from torch.distributed.checkpoint.planner import BytesIOWriteData
-    except ImportError:
-        return {}
-    return {"bytes_io_data": BytesIOWriteData(nbytes=0)}
 
 
 def _totals(source: Source) -> dict[str, Any]:

@@ -5,9 +5,16 @@ from __future__ import annotations
 import io
 from typing import IO, Any, cast
 
-from torch.distributed.checkpoint._extension import StreamTransformExtension
-
 import mithril
+from mithril._mithril import UnsupportedError
+
+try:
+    from torch.distributed.checkpoint._extension import ExtensionRegistry, StreamTransformExtension
+except ModuleNotFoundError:
+    ExtensionRegistry, StreamTransformExtension = None, object
+
+AVAILABLE = ExtensionRegistry is not None
+"""Whether this torch has extensions."""
 
 # The types of storages that torch's pickles name, and ours.
 _STORAGES = {
@@ -25,6 +32,11 @@ _STORAGES = {
 _HEAD = 4096
 
 
+def _check() -> None:
+    if not AVAILABLE:
+        raise UnsupportedError("torch has extensions from version 2.7 on: use MithrilStorageWriter or the planners")
+
+
 class MithrilExtension(StreamTransformExtension):  # type: ignore[misc]
     """Compresses the items of a checkpoint: `FileSystemWriter(path, _extensions=[MithrilExtension()])`.
 
@@ -34,6 +46,7 @@ class MithrilExtension(StreamTransformExtension):  # type: ignore[misc]
 
     def __init__(self, *, effort: str | None = None, threads: int = 0) -> None:
         super().__init__()
+        _check()
         self.effort = effort
         self.threads = threads
 
@@ -52,8 +65,7 @@ class MithrilExtension(StreamTransformExtension):  # type: ignore[misc]
     @staticmethod
     def registry() -> Any:
         """A registry with this extension, for readers."""
-        from torch.distributed.checkpoint._extension import ExtensionRegistry
-
+        _check()
         registry = ExtensionRegistry()
         registry.register(MithrilExtension)
         return registry

@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+import inspect
 import os
+from collections.abc import Callable
 from concurrent.futures import Future
 from typing import Any
 
+import torch
 import torch.distributed as dist
 import torch.distributed.checkpoint as dcp
+from torch.distributed.checkpoint import staging
+from torch.distributed.checkpoint.stateful import Stateful
 
+from mithril._mithril import UnsupportedError
 from mithril.checkpoint.torch import _latest
 from mithril.checkpoint.torch._reader import MithrilStorageReader
 from mithril.checkpoint.torch._writer import MithrilStorageWriter
@@ -57,7 +63,8 @@ def save(
     """
     _latest.check_keep_last(keep_last)
     writer, torchs = _writer(checkpoint_id, base, options)
-    metadata = dcp.save(state_dict, storage_writer=writer, process_group=process_group, no_dist=no_dist, **torchs)
+    torchs |= alone(dcp.save, no_dist)
+    metadata = dcp.save(state_dict, storage_writer=writer, process_group=process_group, **torchs)
     if _is_first(process_group, no_dist):
         _latest.move(writer.path, keep_last)
     if not no_dist and _is_distributed():
@@ -84,12 +91,13 @@ def async_save(
     """
     _latest.check_keep_last(keep_last)
     writer, torchs = _writer(checkpoint_id, base, options)
-    if no_dist:
-        # Older versions of torch have no such argument here.
-        torchs["no_dist"] = True
+    torchs |= alone(dcp.async_save, no_dist)
     # Asked now: there may be no process group any more when the upload ends.
     is_first = _is_first(process_group, no_dist)
     turn = _latest.next_turn()
+    if not hasattr(staging, "DefaultStager"):
+        # Older versions of torch copy what is on other devices, and lend the rest to the thread that saves.
+        state_dict = _copied(state_dict)
     response = dcp.async_save(state_dict, storage_writer=writer, process_group=process_group, **torchs)
     # Newer versions of torch tell staging and upload apart.
     upload = getattr(response, "upload_completion", response)
@@ -115,11 +123,39 @@ def load(
     checkpoint_id: PathLike,
     threads: int = 0,
     trusted: bool = False,
+    no_dist: bool = False,
     **options: Any,
 ) -> None:
     """`dcp.load` through `MithrilStorageReader`: fills `state_dict` in place. `options` are those of `dcp.load`."""
     reader = MithrilStorageReader(checkpoint_id, threads=threads, trusted=trusted)
-    dcp.load(state_dict, storage_reader=reader, **options)
+    dcp.load(state_dict, storage_reader=reader, **alone(dcp.load, no_dist), **options)
+
+
+def alone(function: Callable[..., Any], no_dist: bool) -> dict[str, Any]:
+    """The argument `no_dist` of a function of torch, if it is wanted and there is one.
+
+    Versions without it look for themselves whether there is a process group.
+    """
+    if not no_dist:
+        return {}
+    if "no_dist" in inspect.signature(function).parameters:
+        return {"no_dist": True}
+    if _is_distributed():
+        raise UnsupportedError("this version of torch has no `no_dist` here, and with a process group all ranks take part")
+    return {}
+
+
+def _copied(value: Any) -> Any:
+    """The state as it is now, with tensors of the CPU in memory of their own."""
+    if isinstance(value, Stateful) and not isinstance(value, torch.Tensor):
+        value = value.state_dict()
+    if isinstance(value, torch.Tensor):
+        return value.detach().clone() if value.device.type == "cpu" else value
+    if isinstance(value, dict):
+        return {key: _copied(item) for key, item in value.items()}
+    if type(value) in (list, tuple):
+        return type(value)(map(_copied, value))
+    return value
 
 
 def _writer(

@@ -14,6 +14,7 @@ from collections import defaultdict
 from typing import Any
 
 import torch
+from torch.distributed.checkpoint import planner as torchs
 from torch.distributed.checkpoint.default_planner import DefaultLoadPlanner, DefaultSavePlanner
 from torch.distributed.checkpoint.metadata import (
     ChunkStorageMetadata,
@@ -23,7 +24,6 @@ from torch.distributed.checkpoint.metadata import (
     TensorStorageMetadata,
 )
 from torch.distributed.checkpoint.planner import (
-    BytesIOWriteData,
     LoadItemType,
     LoadPlan,
     ReadItem,
@@ -44,6 +44,12 @@ _SEPARATOR = "\x1f"
 def chunk_key(index: MetadataIndex) -> str:
     """The name under which torch's storage has a chunk."""
     return str(index.fqn) + _SEPARATOR + ",".join(map(str, index.offset or ()))
+
+
+def item_of_bytes(index: MetadataIndex, n_bytes: int) -> WriteItem:
+    """What is to be written of something that is no tensor. Newer versions of torch want to know its size."""
+    size = {"bytes_io_data": torchs.BytesIOWriteData(nbytes=n_bytes)} if hasattr(torchs, "BytesIOWriteData") else {}
+    return WriteItem(index, WriteItemType.BYTE_IO, **size)
 
 
 class MithrilSavePlanner(DefaultSavePlanner):  # type: ignore[misc]
@@ -69,7 +75,8 @@ class MithrilSavePlanner(DefaultSavePlanner):  # type: ignore[misc]
     def create_local_plan(self) -> SavePlan:
         """Every chunk of a tensor as an object under a name of its own."""
         plan = super().create_local_plan()
-        if not plan.usable:
+        # Old versions of torch keep no plans.
+        if not getattr(plan, "usable", True):
             return plan
         self._chunks: dict[str, WriteItem] = {}
         table: dict[str, Any] = {}
@@ -90,7 +97,7 @@ class MithrilSavePlanner(DefaultSavePlanner):  # type: ignore[misc]
                 "dtype": adapter.dtype_name(data.properties.dtype),
             }
             n_bytes = torch.Size(data.chunk.sizes).numel() * data.properties.dtype.itemsize
-            items.append(WriteItem(MetadataIndex(key), WriteItemType.BYTE_IO, bytes_io_data=BytesIOWriteData(nbytes=n_bytes)))
+            items.append(item_of_bytes(MetadataIndex(key), n_bytes))
         mappings = plan.planner_data or {}
         planner_data = {**mappings, _TABLE: {"version": _VERSION, "chunks": table}}
         self.plan = dataclasses.replace(plan, items=items, planner_data=planner_data)

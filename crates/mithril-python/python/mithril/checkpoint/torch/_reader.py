@@ -8,6 +8,7 @@ from collections import defaultdict
 from typing import Any
 
 import torch
+from torch.distributed.checkpoint.default_planner import DefaultLoadPlanner
 from torch.distributed.checkpoint.metadata import (
     BytesStorageMetadata,
     ChunkStorageMetadata,
@@ -69,6 +70,7 @@ class MithrilStorageReader(StorageReader):  # type: ignore[misc]
     def read_data(self, plan: LoadPlan, planner: LoadPlanner) -> Future[None]:
         """Reads what this rank asks for."""
         checkpoint = self._open()
+        _check_sizes(checkpoint, planner)
         by_chunk: dict[MetadataIndex, list[ReadItem]] = defaultdict(list)
         for item in plan.items:
             if item.type == LoadItemType.BYTE_IO:
@@ -103,6 +105,15 @@ class MithrilStorageReader(StorageReader):  # type: ignore[misc]
         if self._checkpoint is not None:
             self._checkpoint.close()
             self._checkpoint = None
+
+
+def _check_sizes(checkpoint: Checkpoint, planner: LoadPlanner) -> None:
+    """Refuses tensors of other sizes than the checkpoint's, of which older versions of torch load what overlaps."""
+    wanted = getattr(planner, "state_dict", {}) if isinstance(planner, DefaultLoadPlanner) else {}
+    for fqn, tensor in wanted.items():
+        stored = checkpoint.manifest.tensors.get(fqn)
+        if stored is not None and isinstance(tensor, torch.Tensor) and tuple(tensor.size()) != stored.size:
+            raise ValueError(f"the sizes of `{fqn}` differ: {list(stored.size)} in the checkpoint, {list(tensor.size())} here")
 
 
 def metadata_of(checkpoint: Checkpoint) -> Metadata:

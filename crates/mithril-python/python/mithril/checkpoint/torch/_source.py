@@ -20,7 +20,8 @@ from mithril._mithril import CorruptError, NotFoundError, UnsupportedError
 from mithril.checkpoint import _manifest
 from mithril.checkpoint._chunks import Checkpoint
 from mithril.checkpoint._place import Place
-from mithril.checkpoint.torch import _objects, _planner
+from mithril.checkpoint.torch import _extension, _objects, _planner
+from mithril.checkpoint.torch._extension import MithrilExtension
 from mithril.checkpoint.torch._reader import metadata_of, read_object
 
 _METADATA = ".metadata"
@@ -198,10 +199,4 @@ def _file_of(place: Any) -> str:
 
 
 def _registry() -> dict[str, Any]:
-    try:
-        from mithril.checkpoint.torch._extension import MithrilExtension
-
-        return {"_extension_registry": MithrilExtension.registry()}
-    except ImportError:
-        # Before torch 2.7 there are no extensions.
-        return {}
+    return {"_extension_registry": MithrilExtension.registry()} if _extension.AVAILABLE else {}

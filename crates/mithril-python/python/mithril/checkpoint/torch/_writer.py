@@ -1,4 +1,4 @@
-"""The storage writer: one container of each rank, and a manifest last."""
+"""The storage writer: a container of each rank, or several, and a manifest last."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import os
 from dataclasses import dataclass
 from typing import Any
 
+import torch
 import torch.distributed as dist
 from torch.distributed.checkpoint.metadata import (
     BytesStorageMetadata,
@@ -28,6 +29,9 @@ from mithril.checkpoint._place import Place
 from mithril.checkpoint.torch import _latest, _objects
 
 PathLike = str | os.PathLike[str]
+
+COPIES_SIZE = 256 << 20
+"""Bytes of tensors on other devices, or not contiguous, that are copied before a container is written."""
 
 
 @dataclass(frozen=True)
@@ -108,35 +112,27 @@ class MithrilStorageWriter(StorageWriter):  # type: ignore[misc]
         return plans
 
     def write_data(self, plan: SavePlan, planner: SavePlanner) -> Future[list[WriteResult]]:
-        """Writes what this rank was given."""
+        """Writes what this rank was given: one container, or several where tensors have to be copied first.
+
+        Tensors that are contiguous on the CPU are read where they are. Of others there are copies of `COPIES_SIZE` bytes
+        and one tensor at most.
+        """
         rank = dist.get_rank() if dist.is_available() and dist.is_initialized() else 0
-        file = f"r{rank:05}-{_manifest.new_generation()}.mckp"
-        tensors: list[tuple[str, str, tuple[int, ...], Any]] = []
-        stored: list[tuple[MetadataIndex, int, str | None, str | None]] = []
+        results: list[WriteResult] = []
+        container = _Container(rank)
         for item in plan.items:
             if item.type == WriteItemType.BYTE_IO:
                 text = _plain_text(planner, item)
                 if text is not None:
-                    stored.append((item.index, len(text), None, text))
+                    results.append(WriteResult(item.index, len(text), _Stored(None, 0, "", text)))
                     continue
-                content = planner.resolve_data(item).getvalue()
-                name = f"object/{item.index.fqn}"
-                tensors.append((name, "U8", (len(content),), content))
-                stored.append((item.index, len(content), name, None))
+                container.add_bytes(item.index, planner.resolve_data(item).getvalue())
             else:
-                tensor = planner.resolve_data(item)
-                name = chunk_name(item.index.fqn, tuple(item.index.offset or ()))
-                data, dtype, shape = adapter.borrow(tensor)
-                tensors.append((name, dtype, shape, data))
-                stored.append((item.index, tensor.numel() * tensor.element_size(), name, None))
-        file_len, generation = self._write_container(file, tensors) if tensors else (0, None)
-        results = []
-        for index, size, in_container, text in stored:
-            if in_container is None:
-                place = _Stored(None, 0, "", text)
-            else:
-                place = _Stored(file, file_len, in_container, None, generation)
-            results.append(WriteResult(index=index, size_in_bytes=size, storage_data=place))
+                container.add_tensor(item.index, planner.resolve_data(item))
+            if container.n_copied >= COPIES_SIZE:
+                results += self._write_container(container)
+                container = _Container(rank)
+        results += self._write_container(container)
         future: Future[list[WriteResult]] = Future()
         future.set_result(results)
         return future
@@ -221,15 +217,49 @@ class MithrilStorageWriter(StorageWriter):  # type: ignore[misc]
             if base is not None and checkpoint.join(base) == self.path:
                 raise ConflictError(f"`{checkpoint}` is stored against `{self.path}`, which is not overwritten therefore")
 
-    def _write_container(self, file: str, tensors: list[tuple[str, str, tuple[int, ...], Any]]) -> tuple[int, str | None]:
+    def _write_container(self, container: _Container) -> list[WriteResult]:
+        if not container.tensors:
+            return []
         base, _ = self._open_base()
         coding = (self.level, self.threads, self.effort, None)
+        models = base.models() if base else []
         try:
-            n_bytes: int = self.path.storage.pack_tensors(file, tensors, base.models() if base else [], coding)
+            file_len: int = self.path.storage.pack_tensors(container.file, container.tensors, models, coding)
         finally:
             if base is not None:
                 base.close()
-        return n_bytes, base.manifest.generation if base else None
+        return container.results(file_len, base.manifest.generation if base else None)
+
+
+class _Container:
+    """What one container of a rank is made of."""
+
+    def __init__(self, rank: int) -> None:
+        self.file = f"r{rank:05}-{_manifest.new_generation()}.mckp"
+        self.tensors: list[tuple[str, str, tuple[int, ...], Any]] = []
+        self.n_copied = 0
+        """Bytes that it holds itself; all others are lent by the state."""
+        self._indices: list[tuple[MetadataIndex, int]] = []
+
+    def add_tensor(self, index: MetadataIndex, tensor: torch.Tensor) -> None:
+        data, dtype, shape = adapter.borrow(tensor)
+        size = tensor.numel() * tensor.element_size()
+        self.tensors.append((chunk_name(index.fqn, tuple(index.offset or ())), dtype, shape, data))
+        self._indices.append((index, size))
+        if not adapter.is_lent(tensor):
+            self.n_copied += size
+
+    def add_bytes(self, index: MetadataIndex, content: bytes) -> None:
+        self.tensors.append((f"object/{index.fqn}", "U8", (len(content),), content))
+        self._indices.append((index, len(content)))
+        self.n_copied += len(content)
+
+    def results(self, file_len: int, base_generation: str | None) -> list[WriteResult]:
+        names = (name for name, *_ in self.tensors)
+        return [
+            WriteResult(index, size, _Stored(self.file, file_len, name, None, base_generation))
+            for (index, size), name in zip(self._indices, names, strict=True)
+        ]
 
 
 def _plain_text(planner: SavePlanner, item: WriteItem) -> str | None:
