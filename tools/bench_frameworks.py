@@ -5,18 +5,19 @@
     python tools/bench_frameworks.py CORPUS/minilm-l6-v2.bf16.safetensors --framework torch
 
 The state is that of a real training run: bf16 weights, fp32 masters and both moments of Adam; or any safetensors file, with
-`--base` for deltas. DCP and Orbax save and restore it as a tree on the CPU, in one process. For DeepSpeed it is laid out as
-ZeRO does on one rank, weights in one file, masters and moments flat in another, and goes through the checkpoint engines of
-DeepSpeed and mithril.
+`--base` for deltas, and `--large` for one large tensor made of it. DCP and Orbax save and restore it as a tree on the CPU,
+in one process. For DeepSpeed it is laid out as ZeRO does on one rank, weights in one file, masters and moments flat in
+another, and goes through the checkpoint engines of DeepSpeed and mithril.
 
-Every contestant has a process of its own, forked when nothing but imports has happened. Seconds are time on the wall, and in brackets CPU time of all threads, which other
-load on the machine disturbs less; the best of the rounds. `save` is what the trainer waits for; `on disk` is until the data
-would survive a power cut: mithril and DCP sync before a save in the foreground returns, the others leave that to the system,
-so their files are synced afterwards and the time is added; its CPU time holds all of the work. `memory` is what the process
-takes beyond what it had before: for saving in all, for loading beyond the state itself, and the most of all rounds. Whatever
-was saved is loaded and compared bit by bit.
+Every contestant has a process of its own, forked when nothing but imports has happened. Seconds are time on the wall, and in
+brackets CPU time of all threads, which other load on the machine disturbs less; the best of the rounds. `save` is what the
+trainer waits for; `on disk` is until the data would survive a power cut: mithril and DCP sync before a save in the
+foreground returns, the others leave that to the system, so their files are synced afterwards and the time is added; its CPU
+time holds all of the work. `memory` is what the process takes beyond what it had before: for saving in all, for loading
+beyond the state itself, and the most of all rounds. Whatever was saved is loaded and compared bit by bit.
 
-Needs the Python package with torch, zstandard, DeepSpeed, jax and orbax-checkpoint (scripts/test.sh installs them), and Linux.
+Needs the Python package with torch, zstandard, DeepSpeed, jax and orbax-checkpoint (scripts/test.sh installs them), and
+Linux.
 """
 
 import argparse
@@ -81,6 +82,7 @@ def main():
     parser.add_argument("--out", type=Path, help="write the tables there as well")
     parser.add_argument("--framework", choices=CONTESTANTS, help="only this one")
     parser.add_argument("--directory", type=Path, help="where checkpoints are written; by default a temporary directory")
+    parser.add_argument("--large", type=int, metavar="MIB", help="the elements again and again, as one tensor of this size (DCP)")
     parser.add_argument("--only", default="", help="only contestants with this in their name")
     options = parser.parse_args()
     lines = []
@@ -144,6 +146,7 @@ def measured(framework, contestant, options):
     make = {"torch": Torch, "orbax": Orbax, "deepspeed": DeepSpeed}[framework]
     with contextlib.redirect_stdout(io.StringIO()):
         subject = make(mithril_options, background)
+        subject.large = options.large
         state = subject.state(options.state)
         before = subject.state(options.base) if delta else None
     raw = subject.size(state)
@@ -227,7 +230,14 @@ class Torch:
     def state(self, path):
         from mithril.safetensors.torch import load_file
 
-        return load_file(path)
+        state = load_file(path)
+        if self.large is None:
+            return state
+        flat = self.torch.cat([tensor.reshape(-1) for tensor in state.values()])
+        large = self.torch.empty((self.large << 20) // flat.element_size() // 1024, 1024, dtype=flat.dtype)
+        for part in large.view(-1).split(flat.numel()):
+            part.copy_(flat[: part.numel()])
+        return {"large": large}
 
     def size(self, state):
         return sum(tensor.nbytes for tensor in state.values())

@@ -21,6 +21,7 @@ Needs the Python package with torch.
 import argparse
 import collections
 import itertools
+import logging
 import multiprocessing
 import os
 import random
@@ -62,6 +63,7 @@ def main():
     parser.add_argument("--stock", action="store_true", help="torch's own writer, over one directory")
     options = parser.parse_args()
     warnings.simplefilter("ignore")
+    logging.disable(logging.WARNING)
     torch.set_num_threads(1)
     chance = random.Random(options.seed)
     counts = collections.Counter()

@@ -191,12 +191,24 @@ class MithrilLoadPlanner(DefaultLoadPlanner):  # type: ignore[misc]
             super().load_bytes(read_item, _objects.of_bytes(key, value.getvalue(), self._trusted))
             return
         chunk = self.chunks[key]
-        whole = torch.empty(chunk["sizes"], dtype=adapter.dtype_of(chunk["dtype"]))
-        mithril.decompress(value.getbuffer(), out=adapter.memory(whole), threads=self._threads)
-        for item in self._wanted[key]:
-            part = whole
-            for dimension, (offset, length) in enumerate(zip(item.storage_offsets, item.lengths, strict=True)):
-                part = part.narrow(dimension, offset, length)
-            target = self.resolve_tensor(item).detach()
-            target.copy_(part)
+        dtype = adapter.dtype_of(chunk["dtype"])
+        targets = [(item, self.resolve_tensor(item).detach()) for item in self._wanted[key]]
+        item, target = targets[0]
+        if len(targets) == 1 and _is_whole(item, chunk, target, dtype):
+            mithril.decompress(value.getbuffer(), out=adapter.memory(target), threads=self._threads)
+        else:
+            whole = torch.empty(chunk["sizes"], dtype=dtype)
+            mithril.decompress(value.getbuffer(), out=adapter.memory(whole), threads=self._threads)
+            for item, target in targets:
+                part = whole
+                for dimension, (offset, length) in enumerate(zip(item.storage_offsets, item.lengths, strict=True)):
+                    part = part.narrow(dimension, offset, length)
+                target.copy_(part)
+        for item, target in targets:
             self.commit_tensor(item, target)
+
+
+def _is_whole(item: ReadItem, chunk: dict[str, Any], target: torch.Tensor, dtype: torch.dtype) -> bool:
+    """Whether a chunk can be decoded where it is wanted."""
+    is_all = list(item.lengths) == chunk["sizes"] and not any(item.storage_offsets)
+    return is_all and target.device.type == "cpu" and target.is_contiguous() and target.dtype == dtype
