@@ -2,7 +2,9 @@
 
     .venv/bin/python tools/bench_python.py [--size MIB] [--repeat N]
 
-Seconds are CPU time of the whole process, the best of several runs, so that other programs disturb less.
+Seconds are CPU time of the whole process, the best of several runs, so that other programs disturb less; those of a source
+of 1 GB/s, of threads and of Ctrl-C are by the clock on the wall. The reader of 1 GB/s brings the bytes of a tensor to a file
+in memory and only then lets it be read, so that nothing overlaps; it does the same for both packages.
 
 Needs the package with numpy and ml_dtypes, the package safetensors, and cargo for the Rust side. The data are bf16 of a
 normal distribution with a deviation that differs from row to row, as trained weights have.
@@ -43,8 +45,8 @@ def main():
         single_tensors(weights, options.repeat, Path(folder))
     memory(options.size)
     threads(weights, options.repeat)
-    interrupts(options.size)
     imports(options.repeat)
+    interrupts(3)
 
 
 def best(call, repeat):
@@ -128,7 +130,7 @@ print(compressing, peak() - before, len(blob) / 2**20)
 
 def single_tensors(weights, repeat, folder):
     """Tensors one by one from a packed and from a plain file: warm, and from a source of 1 GB/s."""
-    names = [f"layer.{number}" for number in range(16)]
+    names = [f"layer.{number:02}" for number in range(16)]
     tensors = dict(zip(names, np.split(weights, 16), strict=True))
     plain, packed = folder / "plain.safetensors", folder / "packed.safetensors"
     safetensors.numpy.save_file(tensors, plain)
@@ -142,9 +144,70 @@ def single_tensors(weights, repeat, folder):
     theirs = best(lambda: read(safetensors.safe_open, plain), repeat)
     ours = best(lambda: read(mithril.safetensors.safe_open, packed), repeat)
     print(f"get_tensor, warm: {theirs / ours:.2f} times the speed of the plain file")
-    # A file from a source of 1 GB/s: both wait for their bytes, then do what they do when warm.
-    cold_theirs, cold_ours = theirs + plain.stat().st_size / 1e9, ours + packed.stat().st_size / 1e9
-    print(f"get_tensor, from 1 GB/s, read then decoded: {cold_theirs / cold_ours:.2f} times the speed of the plain file")
+    with mithril.safetensors.Reader.open(packed) as reader:
+        sizes = [reader.frame_size(name) for name in names]
+    theirs = cold(safetensors.safe_open, plain, names, [tensors[name].nbytes for name in names], repeat)
+    ours = cold(mithril.safetensors.safe_open, packed, names, sizes, repeat)
+    for what, (seconds, waiting, even) in (("plain", theirs), ("packed", ours)):
+        print(
+            f"get_tensor, {what} file through a reader of 1 GB/s: {1000 * seconds:.1f} ms a tensor, of which "
+            f"{1000 * waiting:.1f} waiting; {1000 * even:.1f} ms if bytes come on time"
+        )
+    print(
+        f"get_tensor, cold: {theirs[0] / ours[0]:.2f} times the speed of the plain file, "
+        f"{theirs[2] / ours[2]:.2f} if bytes come on time"
+    )
+
+
+class Throttled:
+    """A reader that brings bytes of a file at 1 GB/s at most, to their places in a file in memory that is opened meanwhile."""
+
+    RATE, PIECE = 1e9, 1 << 20
+    # Around frames: records, padding, and at the end the index.
+    MARGIN = 1 << 16
+
+    def __init__(self, source, target):
+        self.source, self.target = source.fileno(), target.fileno()
+        self.size = os.fstat(self.source).st_size
+        os.truncate(self.target, self.size)
+        self.at, self.brought, self.seconds = 0, 0, 0.0
+        self.copy(max(0, self.size - self.MARGIN), self.size)
+        self.fetch(0)
+
+    def fetch(self, size):
+        """Brings so many more bytes, and a margin."""
+        end = min(self.at + size + self.MARGIN, self.size)
+        self.copy(self.at, end)
+        self.at = end
+
+    def copy(self, start, end):
+        began = time.perf_counter()
+        for at in range(start, end, self.PIECE):
+            data = os.pread(self.source, min(self.PIECE, end - at), at)
+            os.pwrite(self.target, data, at)
+            wait = (at + len(data) - start) / self.RATE - (time.perf_counter() - began)
+            if wait > 0:
+                time.sleep(wait)
+        self.brought += end - start
+        self.seconds += time.perf_counter() - began
+
+
+def cold(opener, path, names, sizes, repeat):
+    """Seconds per tensor, the least of several runs: bytes and decoding together, bytes alone, and both if bytes came at
+    exactly 1 GB/s, where other programs keep the reader from it."""
+    runs = []
+    for _ in range(repeat):
+        with path.open("rb") as source, tempfile.NamedTemporaryFile(dir="/dev/shm") as target:
+            start = time.perf_counter()
+            reader = Throttled(source, target)
+            with opener(target.name, framework="np") as file:
+                for name, size in zip(names, sizes, strict=True):
+                    reader.fetch(size)
+                    file.get_tensor(name)
+            seconds = time.perf_counter() - start
+            on_time = seconds - reader.seconds + reader.brought / reader.RATE
+            runs.append((seconds / len(names), reader.seconds / len(names), on_time / len(names)))
+    return tuple(map(min, zip(*runs, strict=True)))
 
 
 def threads(weights, repeat):
@@ -163,27 +226,18 @@ def threads(weights, repeat):
     print(f"4 threads of Python on {cores} cores: {alone / best_wall(together, repeat):.2f} times the speed of one")
 
 
-def interrupts(size):
-    """How long a call goes on after Ctrl-C, at the effort that takes longest."""
-    code = f"""
-import numpy as np, ml_dtypes, mithril, signal, threading, time
+def interrupts(repeat):
+    """How long a process lives on after SIGINT, in calls that take long."""
+    sys.path.insert(0, str(ROOT / "crates/mithril-python/tests"))
+    import interrupts
 
-weights = (np.random.default_rng(0).standard_normal({size} << 19, dtype=np.float32) * 0.02).astype(ml_dtypes.bfloat16)
-pressed = []
-
-def press():
-    pressed.append(time.perf_counter())
-    signal.raise_signal(signal.SIGINT)
-
-threading.Timer(0.3, press).start()
-try:
-    mithril.compress(weights, effort="max", threads=1)
-    print("nan")
-except KeyboardInterrupt:
-    print(time.perf_counter() - pressed[0])
-"""
-    done = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True)
-    print(f"Ctrl-C while compressing at `max`: KeyboardInterrupt after {float(done.stdout):.2f} s")
+    with tempfile.TemporaryDirectory() as folder:
+        interrupts.prepare(Path(folder))
+        for case in interrupts.CASES:
+            runs = [interrupts.measure(case, Path(folder)) for _ in range(repeat)]
+            seconds = [seconds for seconds, _ in runs]
+            ends = sorted({str(end) for _, end in runs})
+            print(f"Ctrl-C in {case}: gone after {min(seconds):.2f} to {max(seconds):.2f} s ({', '.join(ends)})")
 
 
 def imports(repeat):

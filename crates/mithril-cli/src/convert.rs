@@ -36,7 +36,8 @@ pub(crate) enum Format {
 #[derive(Debug, Args)]
 #[command(after_help = "\
 MODEL is a safetensors file, a directory of them (with shards or without), or a diffusers pipeline. Of a pipeline, the
-transformer, unet and text encoders are converted and all else is copied, unless `--component` names one.
+transformer, unet and text encoders are converted, a VAE only if most of it is matrices, and all else is copied, unless
+`--component` names one.
 
 DFloat11 holds BF16 matrices: by default every Linear and Embedding, each alone. Weights that it cannot hold (infinities,
 NaN, constants) stay BF16 and are named. The files are byte for byte those of the package's own encoder.

@@ -3,7 +3,8 @@
 use crate::failure::{Failure, print, print_json};
 use crate::table::Table;
 use clap::Args;
-use mithril::convert::df11::{Diagnosis, Model, diagnose};
+use mithril::convert::df11::{Diagnosis, Model, diagnose, diagnose_pipeline};
+use mithril::convert::is_pipeline;
 use serde_json::json;
 use std::path::PathBuf;
 
@@ -24,7 +25,7 @@ Examples:
   mithril diagnose model-df11 --shared-memory 49152 --vram 20e9
   mithril diagnose model-df11 --json")]
 pub(crate) struct DiagnoseArguments {
-    /// DFloat11 directory
+    /// DFloat11 directory, or a diffusers pipeline with such components
     #[arg(value_name = "DIR")]
     pub(crate) directory: PathBuf,
     /// Shared memory of a workgroup in bytes
@@ -44,8 +45,12 @@ pub(crate) struct DiagnoseArguments {
 /// Runs `mithril diagnose`.
 pub(crate) fn run(arguments: &DiagnoseArguments) -> Result<(), Failure> {
     let name = arguments.directory.display();
-    let model = Model::open(&arguments.directory).map_err(|error| Failure::library(&name, &error))?;
-    let diagnosis = diagnose(&model).map_err(|error| Failure::library(&name, &error))?;
+    let diagnosis = if is_pipeline(&arguments.directory) {
+        diagnose_pipeline(&arguments.directory)
+    } else {
+        Model::open(&arguments.directory).and_then(|model| diagnose(&model))
+    };
+    let diagnosis = diagnosis.map_err(|error| Failure::library(&name, &error))?;
     if arguments.json {
         print_json(&to_json(arguments, &diagnosis))?;
     } else {

@@ -104,7 +104,10 @@ impl Store {
         let name = key.clone();
         let work = move |tensors: &mut Vec<Tensor>, signals: &Signals| {
             let told = |len| signals.advance(len);
-            let options = SaveOptions::default().with_previous(previous_key.as_deref()).with_progress(&told);
+            let options = SaveOptions::default()
+                .with_previous(previous_key.as_deref())
+                .with_progress(&told)
+                .with_stop(signals.stop());
             let mut view = CheckpointView::default();
             view.metadata.insert(STATE.to_owned(), state.into());
             view.step = step;
@@ -142,7 +145,8 @@ impl Store {
     /// The text of the state, and name, number type, dimensions and bytes of every tensor.
     #[pyo3(signature = (key, /))]
     fn describe(&self, py: Python<'_>, key: &str) -> PyResult<(Option<String>, Vec<Described>)> {
-        let manifest = py.detach(|| self.compressor.manifest(key)).map_err(raise)?;
+        let key = key.to_owned();
+        let manifest = self.ask(py, move |store| store.manifest(&key))?;
         let state = manifest.metadata.get(STATE).and_then(|state| state.as_str()).map(str::to_owned);
         let tensors = manifest.tensors.into_iter();
         Ok((state, tensors.map(|t| (t.name, t.dtype, t.shape, t.raw_len)).collect()))
@@ -172,7 +176,7 @@ impl Store {
 
     /// All checkpoints from the first step to the last, and keys of those that cannot be read with the reason.
     fn listing(&self, py: Python<'_>) -> PyResult<Listed> {
-        let listing = py.detach(|| self.compressor.list()).map_err(raise)?;
+        let listing = self.ask(py, CheckpointCompressor::list)?;
         let unreadable = listing.unreadable.into_iter().map(|(key, error)| (key, error.to_string()));
         Ok((listing.checkpoints.into_iter().map(Meta::from).collect(), unreadable.collect()))
     }
@@ -180,37 +184,40 @@ impl Store {
     /// What is known of a checkpoint.
     #[pyo3(signature = (key, /))]
     fn meta(&self, py: Python<'_>, key: &str) -> PyResult<Meta> {
-        Ok(py.detach(|| self.compressor.meta(key)).map_err(raise)?.into())
+        let key = key.to_owned();
+        Ok(self.ask(py, move |store| store.meta(&key))?.into())
     }
 
     /// The newest checkpoint whose data is all there.
     fn latest(&self, py: Python<'_>) -> PyResult<Option<Meta>> {
-        Ok(py.detach(|| self.compressor.latest()).map_err(raise)?.map(Meta::from))
+        Ok(self.ask(py, CheckpointCompressor::latest)?.map(Meta::from))
     }
 
     /// Deletes a checkpoint.
     #[pyo3(signature = (key, /))]
     fn delete(&self, py: Python<'_>, key: &str) -> PyResult<()> {
-        py.detach(|| self.compressor.delete(key)).map_err(raise)
+        let key = key.to_owned();
+        self.ask(py, move |store| store.delete(&key))
     }
 
     /// Stores a checkpoint anew without a delta of any other.
     #[pyo3(signature = (key, /))]
     fn rebase(&self, py: Python<'_>, key: &str) -> PyResult<Meta> {
-        Ok(py.detach(|| self.compressor.rebase(key)).map_err(raise)?.into())
+        let key = key.to_owned();
+        Ok(self.ask(py, move |store| store.rebase(&key))?.into())
     }
 
     /// Removes data that no checkpoint needs: what was removed, its bytes, and what is too young to be.
     #[pyo3(signature = (dry_run, min_age, /))]
     fn gc(&self, py: Python<'_>, dry_run: bool, min_age: f64) -> PyResult<(Vec<String>, u64, Vec<String>)> {
         let options = GcOptions::default().with_dry_run(dry_run).with_min_age(seconds(min_age)?);
-        let report = py.detach(|| self.compressor.gc(&options)).map_err(raise)?;
+        let report = self.ask(py, move |store| store.gc(&options))?;
         Ok((report.removed, report.removed_len, report.too_young))
     }
 
     /// Deletes the checkpoints that are not to be kept; returns their keys.
     fn apply_retention(&self, py: Python<'_>) -> PyResult<Vec<String>> {
-        py.detach(|| self.compressor.apply_retention()).map_err(raise)
+        self.ask(py, CheckpointCompressor::apply_retention)
     }
 
     /// Checks a checkpoint, or all: keys of those that are intact, keys of damaged ones with everything that is wrong,
@@ -219,7 +226,8 @@ impl Store {
     fn verify(&self, py: Python<'_>, key: Option<&str>, deep: bool) -> PyResult<Verified> {
         let mut options = VerifyOptions::default();
         options.deep = deep;
-        let report = py.detach(|| self.compressor.verify(key, &options, &|_| ())).map_err(raise)?;
+        let key = key.map(str::to_owned);
+        let report = self.ask(py, move |store| store.verify(key.as_deref(), &options, &|_| ()))?;
         let damaged = report.damaged.into_iter();
         let texts = |errors: Vec<CheckpointError>| errors.iter().map(ToString::to_string).collect();
         let damaged = damaged.map(|(key, errors)| (key, texts(errors))).collect();
@@ -232,6 +240,18 @@ impl Store {
         let timeout = seconds(timeout)?;
         let handles = py.detach(|| self.compressor.flush(timeout));
         Ok(handles.into_iter().map(|handle| SaveHandle { handle }).collect())
+    }
+}
+
+impl Store {
+    /// Asks the store for something that may take long: without the interpreter, and so that Ctrl-C ends the wait.
+    fn ask<T: Send + 'static>(
+        &self,
+        py: Python<'_>,
+        question: impl FnOnce(&CheckpointCompressor) -> Result<T, CheckpointError> + Send + 'static,
+    ) -> PyResult<T> {
+        let work = |store: &mut CheckpointCompressor, _: &Signals| question(store);
+        work::run_watched(py, self.compressor.clone(), work, |_, _| Ok(()))?.1.map_err(raise)
     }
 }
 

@@ -3,6 +3,7 @@
 use crate::buffer::{Buffer, FreshBytes, Output};
 use crate::error::{NotFoundError, of_file, to_python};
 use crate::options::threads;
+use crate::work::{self, Signals};
 use mithril::container::{self, Bases, Content};
 use pyo3::exceptions::{PyMemoryError, PyValueError};
 use pyo3::prelude::*;
@@ -10,6 +11,9 @@ use pyo3::types::{PyBytes, PyTuple};
 use std::fs::File;
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
+
+/// Tensors of this many bytes take long enough that Ctrl-C must end the wait for them: it costs opening them again.
+const LARGE: u64 = 64 << 20;
 
 /// An open model file.
 #[pyclass(module = "mithril._mithril", frozen)]
@@ -86,8 +90,17 @@ impl Model {
             end.checked_sub(start).ok_or_else(|| PyValueError::new_err("a range ends before it starts"))?;
         tensor.check_limit(size).map_err(|error| to_python(error.in_tensor(name)))?;
         let mut out = Output::new(&make.call1((size,))?, &[])?;
-        py.detach(|| tensor.read_range(start..end, out.bytes_mut(), threads))
-            .map_err(|error| to_python(error.in_tensor(name)))
+        if size < LARGE {
+            return py
+                .detach(|| tensor.read_range(start..end, out.bytes_mut(), threads))
+                .map_err(|error| to_python(error.in_tensor(name)));
+        }
+        drop(tensor);
+        let read = move |out: &mut Output, _: &Signals| {
+            model.open_tensor(idx)?.read_range(start..end, out.bytes_mut(), threads)
+        };
+        let (_, result) = work::run_watched(py, out, read, |_, _| Ok(()))?;
+        result.map_err(|error| to_python(error.in_tensor(name)))
     }
 
     /// The raw bytes of a tensor.
@@ -98,9 +111,11 @@ impl Model {
         let len = tensor.raw_len();
         tensor.check_limit(len).map_err(|error| to_python(error.in_tensor(name)))?;
         let size = usize::try_from(len).map_err(|_| PyMemoryError::new_err("larger than memory"))?;
-        let mut out = FreshBytes::new(py, size)?;
-        py.detach(|| tensor.read_range(0..len, out.bytes_mut(), threads))
-            .map_err(|error| to_python(error.in_tensor(name)))?;
+        drop(tensor);
+        let read =
+            move |out: &mut FreshBytes| model.open_tensor(idx)?.read_range(0..len, out.bytes_mut(), threads);
+        let (out, result) = work::run(py, size, FreshBytes::new(py, size)?, read)?;
+        result.map_err(|error| to_python(error.in_tensor(name)))?;
         Ok(out.finish())
     }
 

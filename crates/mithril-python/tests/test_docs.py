@@ -4,6 +4,9 @@ import doctest
 import importlib
 import pkgutil
 import re
+import shlex
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -23,10 +26,23 @@ def test_pages_run(page, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     text = page.read_text()
     names = {"__name__": page.stem}
-    for block in re.finditer(r"^```python\n(.*?)^```$", text, re.DOTALL | re.MULTILINE):
-        # Lines as in the page, so that a failure names its place.
-        source = "\n" * text.count("\n", 0, block.start(1)) + block.group(1)
-        exec(compile(source, str(page), "exec"), names)
+    for block in re.finditer(r"^```(\w*)\n(.*?)^```$", text, re.DOTALL | re.MULTILINE):
+        language, code = block.groups()
+        if language == "python":
+            # Lines as in the page, so that a failure names its place.
+            exec(compile("\n" * text.count("\n", 0, block.start(2)) + code, str(page), "exec"), names)
+        else:
+            assert language == "sh", f"{page}: a block of code that nobody runs"
+            for line in code.splitlines():
+                run_command(line)
+
+
+def run_command(line):
+    """Runs a line of a shell. The package is installed: these tests run against it."""
+    words = shlex.split(line, comments=True)
+    if words != ["pip", "install", "."]:
+        assert words[0] == "mithril"
+        subprocess.run([sys.executable, "-m", *words], check=True, capture_output=True)
 
 
 def test_pages_have_code():

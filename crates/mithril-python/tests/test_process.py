@@ -2,7 +2,6 @@
 
 import gc
 import os
-import signal
 import subprocess
 import sys
 import textwrap
@@ -88,41 +87,6 @@ def test_the_package_works_after_a_fork():
     assert os.waitpid(child, 0)[1] == 0
 
 
-@pytest.mark.parametrize("call", ["mithril.compress(data, dtype='fp32', effort='max', threads=1)", "pack(data)"])
-def test_an_interrupt_is_answered_within_a_second(call, tmp_path):
-    code = """
-        import os, sys, time, signal, threading
-        import numpy as np
-        import mithril, mithril.safetensors
-
-        data = np.random.default_rng(4).standard_normal(24_000_000).astype(np.float32).tobytes()
-        folder = sys.argv[1]
-
-        def pack(data):
-            array = np.frombuffer(data, np.float32)
-            mithril.safetensors.save_file({f"w{i}": array[i::8].copy() for i in range(8)}, folder + "/out", effort="max")
-
-        sent = 0.0
-        def interrupt():
-            global sent
-            sent = time.monotonic()
-            os.kill(os.getpid(), signal.SIGINT)
-
-        timer = threading.Timer(0.15, interrupt)
-        timer.start()
-        try:
-            CALL
-            print("done before")
-        except KeyboardInterrupt:
-            print(time.monotonic() - sent)
-        """.replace("CALL", call)
-    waited = run(code, tmp_path)
-    assert waited != "done before"
-    # The machine may be busy with other things.
-    assert float(waited) < 3.0
-    assert not (tmp_path / "out").exists()
-
-
 def test_the_command_is_that_of_the_program(tmp_path):
     version = subprocess.run([sys.executable, "-m", "mithril", "--version"], capture_output=True, text=True, check=True)
     assert version.stdout.strip() == f"mithril {mithril.__version__}"
@@ -138,19 +102,6 @@ def test_the_command_is_that_of_the_program(tmp_path):
     os.rename(path, tmp_path / "original")
     subprocess.run([script, "decompress", f"{path}.mckp"], check=True, capture_output=True)
     assert path.read_bytes() == (tmp_path / "original").read_bytes()
-
-
-def test_the_command_answers_an_interrupt_and_leaves_nothing(tmp_path):
-    path = tmp_path / "w.npy"
-    np.save(path, np.random.default_rng(5).standard_normal(20_000_000).astype(np.float32))
-    command = [sys.executable, "-m", "mithril", "compress", path, "--effort", "max", "--threads", "1"]
-    process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-    deadline = time.monotonic() + 60
-    while len(os.listdir(tmp_path)) == 1 and time.monotonic() < deadline:
-        time.sleep(0.05)
-    process.send_signal(signal.SIGINT)
-    assert process.wait(20) != 0
-    assert os.listdir(tmp_path) == ["w.npy"]
 
 
 def test_loading_runs_no_code_of_the_file(tmp_path):
@@ -181,6 +132,49 @@ def test_loading_runs_no_code_of_the_file(tmp_path):
             file.metadata(), file.keys(), file.get_slice("w")[3:5], file.get_tensor("b")
         with mithril.safetensors.Reader.open(path) as reader:
             reader.header(), reader.read_numpy("w")
+        armed = False
+        print(events)
+    """
+    assert run(code, tmp_path) == "[]"
+
+
+def test_loading_models_and_dictionaries_runs_no_code_of_the_file(tmp_path):
+    code = """
+        import sys
+        import torch
+        import mithril
+        from mithril import df11, dictionary
+
+        folder = sys.argv[1]
+        torch.manual_seed(0)
+        module = torch.nn.Sequential(torch.nn.Linear(64, 64)).to(torch.bfloat16)
+        df11.compress_model(module, save_path=folder + "/df11")
+        records = [b'{"name": "record %d", "kind": "sample"}' % n for n in range(400)]
+        trained = dictionary.train(records, size=2000)
+        trained.save(folder + "/dictionary")
+        frame = trained.compress(records[7])
+        base = bytes(range(256)) * 40
+        delta = mithril.compress_delta(base[:-1] + b"x", base)
+        mithril.safetensors.save_file({"w": module[0].weight.detach().float()}, folder + "/file")
+        blob = open(folder + "/file", "rb").read()
+
+        def load():
+            df11.load_state_dict(folder + "/df11")
+            df11.decompress_model(folder + "/df11", folder + "/plain", replace=True)
+            loaded = dictionary.Dictionary.load(folder + "/dictionary")
+            assert loaded.decompress(frame) == records[7]
+            mithril.decompress_delta(delta, base)
+            mithril.chunked.decompress(mithril.chunked.compress(base))
+            mithril.safetensors.decompress_bytes(blob)
+            mithril.safetensors.torch.load_file(folder + "/file")
+            mithril.model_delta.is_model_delta(blob)
+
+        import mithril.safetensors.torch, mithril.model_delta
+        load()
+        events, armed = [], True
+        words = ("pickle", "exec", "compile", "subprocess", "os.system", "import", "marshal", "ctypes", "socket")
+        sys.addaudithook(lambda event, _: events.append(event) if armed and event.startswith(words) else None)
+        load()
         armed = False
         print(events)
     """

@@ -5,9 +5,10 @@
 //! ```
 //! Every matrix is a module of its own, as `mithril convert` does it by default, and everything is in memory. Encoding
 //! counts exponents, builds codes and tables, and writes; decoding ends with a comparison of all bits that is not
-//! timed. GB/s are 10^9 bytes of BF16 per second of this thread's CPU time, the best of all rounds. Linux only.
+//! timed, and the two phases of a GPU must give the same. GB/s are 10^9 bytes of BF16 per second of this thread's CPU
+//! time, the best of all rounds. Linux only.
 
-use mithril::convert::df11::{Coded, Encoder, EntryPoints, Geometry, Parts, Plan, Profile};
+use mithril::convert::df11::{Coded, Encoder, EntryPoints, Geometry, Parts, Plan, Profile, two_phase};
 use mithril::{Dtype, safetensors};
 use std::error::Error;
 
@@ -69,6 +70,13 @@ fn measure(path: &str, matrices: &[&[u8]]) -> Result<(), Box<dyn Error>> {
         check = check.min(cpu_seconds()? - started);
         if out.iter().zip(matrices).any(|(out, matrix)| out != matrix) {
             return Err("other bits came back".into());
+        }
+    }
+    for (module, matrix) in modules.iter().zip(matrices) {
+        let mut phases = vec![0; matrix.len()];
+        two_phase::decode_into(&coded(module, geometry)?, &mut phases)?;
+        if phases != *matrix {
+            return Err("the two phases of a GPU give other bits".into());
         }
     }
     let parts = modules.iter().map(|module| {

@@ -12,6 +12,7 @@ use crate::pack::Progress;
 use crate::storage::{StorageBackend, StorageErrorKind};
 use mithril_format::ReadAt;
 use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
 /// Saves and loads checkpoints of one store. Clones share it.
@@ -56,11 +57,13 @@ pub struct SaveOptions<'a> {
     pub previous_key: Option<&'a str>,
     /// Told how many more raw bytes are done.
     pub progress: Progress<'a>,
+    /// Gives the save up once it is set, unless its manifest is being written already.
+    pub stop: Option<Arc<AtomicBool>>,
 }
 
 impl Default for SaveOptions<'_> {
     fn default() -> Self {
-        Self { previous_key: None, progress: &|_| () }
+        Self { previous_key: None, progress: &|_| (), stop: None }
     }
 }
 
@@ -76,6 +79,13 @@ impl<'a> SaveOptions<'a> {
     #[must_use]
     pub fn with_progress(mut self, progress: Progress<'a>) -> Self {
         self.progress = progress;
+        self
+    }
+
+    /// Sets the flag that gives the save up.
+    #[must_use]
+    pub fn with_stop(mut self, stop: Arc<AtomicBool>) -> Self {
+        self.stop = Some(stop);
         self
     }
 }
@@ -123,7 +133,7 @@ impl CheckpointCompressor {
         key: &str,
         options: &SaveOptions<'_>,
     ) -> Result<CheckpointMeta, CheckpointError> {
-        self.save_permitted(checkpoint, key, options, &Permit::default())
+        self.save_permitted(checkpoint, key, options, &Permit::stopped_by(options.stop.clone()))
     }
 
     pub(super) fn save_permitted(
@@ -174,7 +184,7 @@ impl CheckpointCompressor {
             let source = crate::Error::invalid("there is no file to save");
             return Err(CheckpointError::Compression { key: key.to_owned(), source });
         }
-        self.save_request(&request, &Permit::default(), options.progress)
+        self.save_request(&request, &Permit::stopped_by(options.stop.clone()), options.progress)
     }
 
     /// Saves in the background, after those that were started before. The tensors are shared, not copied: they cannot

@@ -15,7 +15,7 @@ use std::collections::BTreeMap;
 use std::io::{self, Write};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU8, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};
 use std::time::Instant;
 
 /// A file or a checkpoint that is saved.
@@ -38,25 +38,40 @@ pub(super) struct Request<'a> {
 
 /// Whether a save may go on, may still be given up, or is past that.
 #[derive(Debug, Default)]
-pub(super) struct Permit(AtomicU8);
+pub(super) struct Permit {
+    state: AtomicU8,
+    /// Set by a caller who no longer wants it.
+    stop: Option<Arc<AtomicBool>>,
+}
 
 const RUNNING: u8 = 0;
 const COMMITTING: u8 = 1;
 const ABANDONED: u8 = 2;
 
 impl Permit {
+    /// A permit that ends when the caller sets a flag.
+    pub(super) fn stopped_by(stop: Option<Arc<AtomicBool>>) -> Self {
+        Self { state: AtomicU8::new(RUNNING), stop }
+    }
+
     /// Gives the save up, unless its manifest is being written already. Returns whether it is given up.
     pub(super) fn abandon(&self) -> bool {
-        let before = self.0.compare_exchange(RUNNING, ABANDONED, Ordering::AcqRel, Ordering::Acquire);
+        let before = self.state.compare_exchange(RUNNING, ABANDONED, Ordering::AcqRel, Ordering::Acquire);
         matches!(before, Ok(_) | Err(ABANDONED))
     }
 
     fn is_abandoned(&self) -> bool {
-        self.0.load(Ordering::Acquire) == ABANDONED
+        if self.stop.as_ref().is_some_and(|stop| stop.load(Ordering::Acquire)) {
+            self.abandon();
+        }
+        self.state.load(Ordering::Acquire) == ABANDONED
     }
 
     fn start_commit(&self, key: &str) -> Result<(), CheckpointError> {
-        match self.0.compare_exchange(RUNNING, COMMITTING, Ordering::AcqRel, Ordering::Acquire) {
+        if self.is_abandoned() {
+            return Err(CheckpointError::Abandoned { key: key.to_owned() });
+        }
+        match self.state.compare_exchange(RUNNING, COMMITTING, Ordering::AcqRel, Ordering::Acquire) {
             Ok(_) | Err(COMMITTING) => Ok(()),
             Err(_) => Err(CheckpointError::Abandoned { key: key.to_owned() }),
         }

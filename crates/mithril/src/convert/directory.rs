@@ -1,7 +1,7 @@
 //! A directory of weights as one model, so that it can be compared with another.
 
 use super::repository::cannot;
-use super::{Repository, df11};
+use super::{Repository, components, df11, is_pipeline};
 use crate::Error;
 use crate::container::{self, ModelTensor};
 use mithril_format::ReadAt;
@@ -12,12 +12,16 @@ use std::path::Path;
 use std::sync::{Mutex, PoisonError};
 
 /// Opens the safetensors files of a directory as one model. A DFloat11 directory is the model that it stands for; shapes
-/// that it does not have are looked up in the model at `shapes_from`, DFloat11 or not.
+/// that it does not have are looked up in the model at `shapes_from`, DFloat11 or not. The tensors of a diffusers pipeline
+/// are those of its components, each with the name of its component and a slash before its own.
 ///
 /// # Errors
 /// When there are no safetensors files, or one of them is damaged.
 pub fn open_directory(path: &Path, shapes_from: Option<&Path>) -> Result<container::Model, Error> {
     let name = path.display().to_string();
+    if is_pipeline(path) {
+        return open_pipeline(name, path, shapes_from);
+    }
     if !is_df11(path)? {
         let repository = Repository::open(path)?;
         let tensors = repository.tensors().iter().map(|tensor| ModelTensor {
@@ -48,6 +52,22 @@ pub fn open_directory(path: &Path, shapes_from: Option<&Path>) -> Result<contain
     }))
 }
 
+/// Opens all components of a pipeline as one model.
+fn open_pipeline(name: String, path: &Path, shapes_from: Option<&Path>) -> Result<container::Model, Error> {
+    let mut pipeline = Pipeline::default();
+    let mut tensors = Vec::new();
+    for component in components(path)? {
+        let model =
+            open_directory(&path.join(&component), shapes_from.map(|from| from.join(&component)).as_deref())?;
+        for (idx, tensor) in model.tensors().iter().enumerate() {
+            pipeline.tensors.push((pipeline.models.len(), idx));
+            tensors.push(ModelTensor { name: format!("{component}/{}", tensor.name), ..tensor.clone() });
+        }
+        pipeline.models.push(model);
+    }
+    Ok(container::Model::of_parts(name, tensors, |places| Box::new(Pipeline { places, ..pipeline })))
+}
+
 /// Whether a directory is DFloat11.
 fn is_df11(path: &Path) -> Result<bool, Error> {
     let config = path.join("config.json");
@@ -72,6 +92,29 @@ struct Coded {
     places: Vec<Range<u64>>,
     /// The module that was read last, as the next bytes are likely to be its as well.
     held: Mutex<Option<(usize, ModuleBytes)>>,
+}
+
+/// The tensors of the components of a pipeline, one behind the other.
+#[derive(Debug, Default)]
+struct Pipeline {
+    models: Vec<container::Model>,
+    /// The model of each tensor, and its number there.
+    tensors: Vec<(usize, usize)>,
+    places: Vec<Range<u64>>,
+}
+
+impl ReadAt for Pipeline {
+    fn size(&self) -> io::Result<u64> {
+        Ok(self.places.last().map_or(0, |place| place.end))
+    }
+
+    fn read_exact_at(&self, offset: u64, out: &mut [u8]) -> io::Result<()> {
+        let (tensor, offset) = find(&self.places, offset, out.len())?;
+        let (model, idx) = self.tensors[tensor];
+        let end = offset + out.len() as u64;
+        let opened = self.models[model].open_tensor(idx).map_err(io::Error::other)?;
+        opened.read_range(offset..end, out, 1).map_err(io::Error::other)
+    }
 }
 
 impl ReadAt for Plain {

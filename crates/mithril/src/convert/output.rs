@@ -55,11 +55,16 @@ impl OutputDirectory {
         Ok(Self { path: path.to_owned(), temporary, replace, is_settled: false, stop: Arc::default(), lock })
     }
 
-    /// Lets another thread end the work: once `stop` is set, the next write fails, and nothing is left behind.
+    /// Lets another thread end the work: once `stop` is set, the next step fails, and nothing is left behind.
     #[must_use]
     pub fn stopped_by(mut self, stop: Arc<AtomicBool>) -> Self {
         self.stop = stop;
         self
+    }
+
+    /// Fails once whoever wanted it has given up on it.
+    pub(super) fn check_wanted(&self) -> Result<(), Error> {
+        check_stopped(&self.stop)
     }
 
     /// Where it will be.

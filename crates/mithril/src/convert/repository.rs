@@ -213,7 +213,8 @@ fn read_head(file: &File) -> Result<(Vec<u8>, u64), Error> {
 
 /// The safetensors files of a directory, and all other files in it and below, by their path from it on.
 ///
-/// An index of shards counts as neither: what is written has other files. Hidden files stay where they are.
+/// An index of shards counts as neither: what is written has other files. Hidden directories, which are those of version
+/// control and caches, and unfinished files stay where they are.
 pub(crate) fn list(directory: &Path) -> Result<(Vec<PathBuf>, Vec<PathBuf>), Error> {
     let mut weights = Vec::new();
     let mut others = Vec::new();
@@ -225,11 +226,13 @@ pub(crate) fn list(directory: &Path) -> Result<(Vec<PathBuf>, Vec<PathBuf>), Err
             let name = entry.file_name().to_string_lossy().into_owned();
             let relative = relative.join(entry.file_name());
             let is_top = relative.components().count() == 1;
-            if name.starts_with('.') {
+            // Links of a download cache are files and directories like others.
+            let is_directory = entry.path().is_dir();
+            let is_unfinished = name.ends_with(".tmp") || name.ends_with(".safetensors");
+            if name.starts_with('.') && (is_directory || is_unfinished) {
                 continue;
             }
-            // Links of a download cache are files and directories like others.
-            if entry.path().is_dir() {
+            if is_directory {
                 open.push(relative);
             } else if is_top && name.ends_with(".safetensors") {
                 weights.push(entry.path());

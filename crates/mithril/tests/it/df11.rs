@@ -117,6 +117,7 @@ fn repository(folder: &Folder) -> PathBuf {
     folder.write("model/model.safetensors.index.json", b"{}");
     folder.write("model/config.json", b"{\n  \"model_type\": \"tiny\"\n}\n");
     folder.write("model/tokenizer/vocab.txt", b"a b c");
+    folder.write("model/.gitattributes", b"*.safetensors filter=lfs");
     folder.path("model")
 }
 
@@ -181,7 +182,7 @@ fn repositories_come_back_with_all_their_files() {
         let single = folder.path(&format!("{name}-in-one-file"));
         assert_eq!(decode(&coded, &single).unwrap().n_files, 1);
         assert!(read_file(&single.join("model.safetensors")) == model(), "{name}");
-        assert_eq!(files(&single).len(), 3);
+        assert_eq!(files(&single).len(), 4);
     }
     let several = files(&folder.path("several"));
     let bias = read_file(&folder.path("several/layers_0_q.safetensors"));
@@ -250,6 +251,43 @@ fn parts_of_several_machines_make_the_same_directory() {
     let mut options = EncodeOptions::default();
     options.blocks = Some(0..3);
     assert!(encode(&model_path, &folder.path("refused"), &options).is_err(), "one file cannot hold parts");
+}
+
+#[test]
+fn parts_agree_on_threads_and_on_what_is_kept() {
+    let folder = Folder::new("parts-agree");
+    let mut tensors = model();
+    // The first module asks for fewer threads, the second cannot be coded: other parts must know of both.
+    let mut bytes = [0x80, 0x3f].repeat(400_000);
+    bytes[..600].copy_from_slice(&weights(&[300], 3).2);
+    tensors.insert("a_even.weight".to_owned(), (Dtype::Bf16, vec![1000, 400], bytes));
+    tensors.insert("b_constant.weight".to_owned(), (Dtype::Bf16, vec![8, 8], [0x80, 0x3f].repeat(64)));
+    folder.write("model.safetensors", &file_of(&tensors));
+    let path = folder.path("model.safetensors");
+    let encode_part = |name: &str, blocks: Option<std::ops::Range<usize>>, limit: Option<u64>| {
+        let mut options = per_module();
+        (options.blocks, options.shared_memory) = (blocks, limit);
+        encode(&path, &folder.path(name), &options).unwrap();
+    };
+    encode_part("whole", None, Some(49152));
+    encode_part("one", Some(0..2), Some(49152));
+    encode_part("two", Some(2..1000), Some(49152));
+    let merge = |parts: [&str; 2], name: &str| {
+        let parts = parts.map(|part| Repository::open(&folder.path(part)).unwrap());
+        let output = OutputDirectory::create(&folder.path(name), false).unwrap();
+        df11::merge(&parts, output, Files::PerModule, 2, &|_| ())
+    };
+    merge(["one", "two"], "merged").unwrap();
+    let read = |name: &str| std::fs::read_to_string(folder.path(name)).unwrap();
+    assert_eq!(read("merged/config.json"), read("whole/config.json"));
+    assert!(read("merged/config.json").contains("256") && !read("merged/config.json").contains("constant"));
+    decode(&folder.path("merged"), &folder.path("plain")).unwrap();
+    assert!(read_file(&folder.path("plain/model.safetensors")) == tensors);
+
+    encode_part("unlimited", Some(0..2), None);
+    let error = merge(["unlimited", "two"], "refused").unwrap_err().to_string();
+    assert!(error.contains("`a_even` was coded for another number of threads than 256"), "{error}");
+    assert!(!folder.path("refused").exists());
 }
 
 #[test]
@@ -373,7 +411,12 @@ fn pipelines_are_done_component_by_component() {
     folder.write("pipe/transformer/diffusion_pytorch_model.safetensors", &file);
     folder.write("pipe/transformer/config.json", b"{\n  \"n\": 1\n}\n");
     folder.write("pipe/text_encoder/model.safetensors", &file);
-    folder.write("pipe/vae/diffusion_pytorch_model.safetensors", &file);
+    let mut convolutions = Tensors::new();
+    convolutions.insert("conv.weight".to_owned(), weights(&[32, 16, 3, 3], 5));
+    convolutions.insert("attention.q.weight".to_owned(), weights(&[32, 32], 6));
+    let convolutions = file_of(&convolutions);
+    folder.write("pipe/vae/diffusion_pytorch_model.safetensors", &convolutions);
+    folder.write("pipe/vae_of_matrices/diffusion_pytorch_model.safetensors", &file);
     folder.write("pipe/scheduler/scheduler_config.json", b"{}");
     let output = |name: &str| OutputDirectory::create(&folder.path(name), false).unwrap();
     let summaries =
@@ -381,14 +424,27 @@ fn pipelines_are_done_component_by_component() {
             .unwrap();
     assert_eq!(
         summaries.iter().map(|(name, _)| name.as_str()).collect::<Vec<_>>(),
-        ["text_encoder", "transformer"]
+        ["text_encoder", "transformer", "vae_of_matrices"]
     );
     let coded = files(&folder.path("coded"));
-    assert_eq!(coded[Path::new("vae/diffusion_pytorch_model.safetensors")], file);
+    assert_eq!(coded[Path::new("vae/diffusion_pytorch_model.safetensors")], convolutions);
     assert!(coded[Path::new("transformer/model.safetensors")].len() < file.len());
     assert!(coded.contains_key(Path::new("scheduler/scheduler_config.json")));
     df11::decode_pipeline(&folder.path("coded"), output("plain"), 2, &|_| ()).unwrap();
     assert!(files(&folder.path("plain")) == files(&folder.path("pipe")));
+
+    let open = |name: &str| mithril::convert::open_directory(&folder.path(name), None).unwrap();
+    let pairs = mithril::compare::compare(&open("pipe"), &open("coded"), 2, &|_| ()).unwrap();
+    assert!(pairs.iter().any(|pair| pair.name == "transformer/embed.weight"));
+    assert!(pairs.iter().all(|pair| pair.outcome == mithril::compare::Outcome::Same));
+
+    let whole = df11::diagnose_pipeline(&folder.path("coded")).unwrap();
+    let one = df11::diagnose(&df11::Model::open(&folder.path("coded/transformer")).unwrap()).unwrap();
+    assert_eq!((whole.modules.len(), whole.shared_memory()), (3 * one.modules.len(), one.shared_memory()));
+    assert!(whole.modules.iter().any(|module| module.name == "text_encoder/embed"));
+    assert_eq!(whole.buffer_len, one.buffer_len);
+    assert_eq!(whole.stored_len, 3 * one.stored_len + 2 * (32 * 16 * 9 + 32 * 32));
+    assert!(df11::diagnose_pipeline(&folder.path("pipe")).is_err());
 }
 
 #[test]

@@ -4,10 +4,27 @@ use super::{Run, store};
 use crate::folder::Folder;
 use crate::samples::Random;
 use mithril::checkpoint::blocking::CheckpointCompressor;
-use mithril::checkpoint::{Checkpoint, CheckpointError, CompressorConfig, TensorData, VerifyOptions};
+use mithril::checkpoint::{
+    Checkpoint, CheckpointError, CompressorConfig, SaveOptions, TensorData, VerifyOptions,
+};
 use mithril::storage::{LocalStorage, StorageBackend};
 use mithril::{Dtype, ErrorKind};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+#[test]
+fn a_save_that_is_no_longer_wanted_leaves_nothing() {
+    let (store, memory) = store(CompressorConfig::default());
+    let checkpoint = Run::new(2, 2, 1, 3_000).step();
+    let stop = Arc::new(AtomicBool::new(false));
+    // Told while it is at work: by then some bytes are done.
+    let told = |_| stop.store(true, Ordering::Release);
+    let options = SaveOptions::default().with_progress(&told).with_stop(stop.clone());
+    let error = store.save_view(&checkpoint.view(), "step", &options).unwrap_err();
+    assert!(matches!(error, CheckpointError::Abandoned { .. }), "{error}");
+    assert!(memory.list("").unwrap().is_empty() && store.list().unwrap().checkpoints.is_empty());
+    store.save(&checkpoint, "step", None).unwrap();
+}
 
 #[test]
 fn every_missing_member_of_a_chain_is_named() {

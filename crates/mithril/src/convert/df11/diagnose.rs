@@ -1,8 +1,10 @@
 //! Whether the decode kernel can run on a device: shared memory of every module, and memory for all of them.
 
-use super::Model;
+use super::{CONFIG_FILE, Config, Model};
 use crate::Error;
+use crate::convert::{Repository, components};
 use mithril_format::df11::Part;
+use std::path::Path;
 
 /// What the kernel asks for to decode one module.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -60,6 +62,52 @@ impl Diagnosis {
     }
 }
 
+/// Looks at all components of a diffusers pipeline. Modules are named after their component; weights that are not coded
+/// count as device memory as well, and all components share the largest buffer.
+///
+/// # Errors
+/// As [`diagnose`], or when no component is DFloat11.
+pub fn diagnose_pipeline(path: &Path) -> Result<Diagnosis, Error> {
+    let mut whole: Option<Diagnosis> = None;
+    let mut plain_len = 0;
+    for name in components(path)? {
+        let component = path.join(&name);
+        let is_coded = std::fs::read(component.join(CONFIG_FILE)).is_ok_and(|text| Config::is_in(&text));
+        if !is_coded {
+            plain_len += stored_len(&Repository::open(&component)?);
+            continue;
+        }
+        let mut found = diagnose(&Model::open(&component)?)?;
+        for module in &mut found.modules {
+            module.name = format!("{name}/{}", module.name);
+        }
+        whole = Some(match whole {
+            None => found,
+            Some(whole) => Diagnosis {
+                threads_per_block: whole.threads_per_block.max(found.threads_per_block),
+                bytes_per_thread: whole.bytes_per_thread.max(found.bytes_per_thread),
+                modules: whole.modules.into_iter().chain(found.modules).collect(),
+                stored_len: whole.stored_len + found.stored_len,
+                buffer_len: whole.buffer_len.max(found.buffer_len),
+            },
+        });
+    }
+    let mut whole =
+        whole.ok_or_else(|| Error::invalid(format!("no component of `{}` is DFloat11", path.display())))?;
+    whole.stored_len += plain_len;
+    sort(&mut whole.modules);
+    Ok(whole)
+}
+
+/// The most demanding module first.
+fn sort(modules: &mut [ModuleDemand]) {
+    modules.sort_by(|a, b| b.shared_memory.cmp(&a.shared_memory).then(a.name.cmp(&b.name)));
+}
+
+fn stored_len(repository: &Repository) -> u64 {
+    (0..repository.tensors().len()).map(|idx| super::spread::byte_len(repository, idx)).sum()
+}
+
 /// Looks at the output positions of every module; nothing is decoded.
 ///
 /// # Errors
@@ -85,14 +133,12 @@ pub fn diagnose(model: &Model) -> Result<Diagnosis, Error> {
             shared_memory: geometry.shared_memory_len(largest_workgroup),
         });
     }
-    modules.sort_by(|a, b| b.shared_memory.cmp(&a.shared_memory).then(a.name.cmp(&b.name)));
-    let stored_len =
-        (0..repository.tensors().len()).map(|idx| super::spread::byte_len(repository, idx)).sum();
+    sort(&mut modules);
     Ok(Diagnosis {
         threads_per_block: geometry.threads_per_block(),
         bytes_per_thread: geometry.bytes_per_thread(),
         buffer_len: modules.iter().map(|module| 2 * module.n_elements).max().unwrap_or(0),
         modules,
-        stored_len,
+        stored_len: stored_len(repository),
     })
 }

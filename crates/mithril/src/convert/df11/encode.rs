@@ -127,11 +127,6 @@ pub fn encode(
     if options.blocks.is_some() && options.files == Files::Single {
         return Err(Error::invalid("a part of the modules needs a file for each of them, not a single file"));
     }
-    if options.blocks.is_some() && options.shared_memory.is_some() {
-        return Err(Error::invalid(
-            "parts must agree on threads: name their number instead of a shared memory",
-        ));
-    }
     if range.start >= range.end.min(sources.len()) {
         let what =
             format!("there are {} modules, none of them in {}:{}", sources.len(), range.start, range.end);
@@ -140,7 +135,7 @@ pub fn encode(
     let is_last_part = range.end >= sources.len();
     let own = range.start..range.end.min(sources.len());
 
-    let job = Job::plan(repository, &sources, own, options)?;
+    let job = Job::plan(repository, &output, &sources, own, options)?;
     // A pattern whose modules all stay as they are would have readers look for what is not there. Modules of other parts
     // are theirs to judge.
     let kept: HashSet<&str> = job.kept().map(|source| source.name.as_str()).collect();

@@ -22,6 +22,7 @@ use std::sync::{Mutex, PoisonError};
 /// All decisions: what is coded, how, and where it goes.
 pub(super) struct Job<'a> {
     pub(super) repository: &'a Repository,
+    output: &'a OutputDirectory,
     pub(super) sources: &'a [ModuleSource],
     /// The modules of this part.
     pub(super) own: Range<usize>,
@@ -32,11 +33,15 @@ pub(super) struct Job<'a> {
 impl<'a> Job<'a> {
     pub(super) fn plan(
         repository: &'a Repository,
+        output: &'a OutputDirectory,
         sources: &'a [ModuleSource],
         own: Range<usize>,
         options: &EncodeOptions,
     ) -> Result<Self, Error> {
-        let mut job = Self { repository, sources, own, plans: Vec::new(), geometry: options.geometry };
+        // All parts of a model must agree on their threads, so each of them looks at every module.
+        let counted = if options.shared_memory.is_some() { 0..sources.len() } else { own.clone() };
+        let mut job =
+            Self { repository, output, sources, own: counted, plans: Vec::new(), geometry: options.geometry };
         let plan = |_, source: &ModuleSource| {
             let mut profile = Profile::new();
             job.for_each_piece(source, |piece| {
@@ -49,6 +54,8 @@ impl<'a> Job<'a> {
         job.plans = plans;
         if let Some(limit) = options.shared_memory {
             job.limit_shared_memory(limit, options)?;
+            job.plans = job.plans.drain(own.clone()).collect();
+            job.own = own;
         }
         Ok(job)
     }
@@ -114,6 +121,7 @@ impl<'a> Job<'a> {
         source: &ModuleSource,
         mut work: impl FnMut(&[u8]) -> Result<(), Error>,
     ) -> Result<(), Error> {
+        let mut work = |piece: &[u8]| self.output.check_wanted().and_then(|()| work(piece));
         source.weights.iter().try_for_each(|&weight| self.repository.for_each_piece(weight, &mut work))
     }
 

@@ -1,5 +1,6 @@
 //! Parts of a model that were encoded apart, put together.
 
+use super::config::without;
 use super::encode::Files;
 use super::patterns;
 use super::spread::{byte_len, copy_tensor};
@@ -9,7 +10,8 @@ use crate::convert::repository::cannot;
 use crate::convert::{OutputDirectory, Progress, Repository};
 use crate::options::thread_count;
 use crate::pipeline::tasks;
-use mithril_format::df11::{Part, modules};
+use mithril_codec::df11::Geometry;
+use mithril_format::df11::{Module, Part, modules};
 use mithril_format::safetensors_layout::Layout;
 use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::path::Path;
@@ -29,8 +31,8 @@ pub struct MergeSummary {
 /// Puts directories that [`super::encode`] made of parts of a model into one.
 ///
 /// # Errors
-/// When two parts hold the same tensor, no part or several have the configuration, or a module that the configuration
-/// names is in none.
+/// When two parts hold the same tensor, no part or several have the configuration, a module that the configuration names
+/// is in none, or was coded for another number of threads.
 pub fn merge(
     parts: &[Repository],
     output: OutputDirectory,
@@ -38,8 +40,9 @@ pub fn merge(
     threads: usize,
     progress: Progress<'_>,
 ) -> Result<MergeSummary, Error> {
-    let config = find_config(parts)?;
+    let (text, config) = find_config(parts)?;
     check_tensors(parts, &config)?;
+    check_threads(parts, config.geometry)?;
     let mut summary = MergeSummary { n_modules: 0, coded_len: 0, n_files: 0 };
     let all: Vec<(usize, usize)> = (0..parts.len())
         .flat_map(|part| (0..parts[part].tensors().len()).map(move |idx| (part, idx)))
@@ -79,7 +82,7 @@ pub fn merge(
     }
     let mut carried = BTreeSet::new();
     for part in parts {
-        for other in part.others() {
+        for other in part.others().iter().filter(|other| other.as_path() != Path::new(CONFIG_FILE)) {
             if !carried.insert(other) {
                 return Err(Error::invalid(format!("two parts hold a file `{}`", other.display())));
             }
@@ -87,18 +90,63 @@ pub fn merge(
             summary.n_files += 1;
         }
     }
+    output.write(CONFIG_FILE, without_kept(parts, text, config)?.as_bytes())?;
+    summary.n_files += 1;
     output.commit()?;
     Ok(summary)
 }
 
+/// The text of `config.json` without the patterns of modules that another part kept as they are.
+fn without_kept(parts: &[Repository], text: String, mut config: Config) -> Result<String, Error> {
+    let coded: Vec<String> = coded_modules(parts)?.into_iter().map(|(_, module)| module.name).collect();
+    let before = config.patterns.0.len();
+    let mut is_coded = Vec::with_capacity(before);
+    for (pattern, _) in &config.patterns.0 {
+        let regex = patterns::compile(pattern)?;
+        is_coded.push(coded.iter().any(|name| regex.is_match(name)));
+    }
+    let mut keep = is_coded.into_iter();
+    config.patterns.0.retain(|_| keep.next().unwrap_or(true));
+    if config.patterns.0.len() == before {
+        return Ok(text);
+    }
+    config.write(without(&text).as_deref())
+}
+
+/// The coded modules of all parts, with the number of their part.
+fn coded_modules(parts: &[Repository]) -> Result<Vec<(usize, Module)>, Error> {
+    let mut all = Vec::new();
+    for (part, repository) in parts.iter().enumerate() {
+        all.extend(modules(repository.tensors())?.0.into_iter().map(|module| (part, module)));
+    }
+    Ok(all)
+}
+
+/// Checks that every module was coded for the threads that the configuration names: their number is in the lengths.
+fn check_threads(parts: &[Repository], geometry: Geometry) -> Result<(), Error> {
+    let (threads, bytes) = (u64::from(geometry.threads_per_block()), u64::from(geometry.bytes_per_thread()));
+    for (part, module) in coded_modules(parts)? {
+        let len = |of: Part| byte_len(&parts[part], module.tensor(of));
+        let n_workgroups = len(Part::EncodedExponent).div_ceil(threads * bytes);
+        if len(Part::Gaps) != (5 * threads * n_workgroups).div_ceil(8) {
+            return Err(Error::invalid(format!(
+                "`{}` was coded for another number of threads than {threads}, which `config.json` names",
+                module.name
+            )));
+        }
+    }
+    Ok(())
+}
+
 /// The configuration of the one part that has it.
-fn find_config(parts: &[Repository]) -> Result<Config, Error> {
+fn find_config(parts: &[Repository]) -> Result<(String, Config), Error> {
     let mut found = None;
     for part in parts {
         let path = part.path().join(CONFIG_FILE);
         if path.is_file() {
-            let text = std::fs::read(&path).map_err(|error| cannot("read", &path, error))?;
-            if found.replace(Config::read(&text)?).is_some() {
+            let text = std::fs::read_to_string(&path).map_err(|error| cannot("read", &path, error))?;
+            let config = Config::read(text.as_bytes())?;
+            if found.replace((text, config)).is_some() {
                 return Err(Error::invalid(
                     "two parts hold a `config.json`: each of them is a whole model's last part",
                 ));

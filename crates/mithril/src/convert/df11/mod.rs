@@ -32,7 +32,7 @@ mod spread;
 
 pub use config::{Config, PatternDict};
 pub use decode::{DecodeSummary, decode};
-pub use diagnose::{Diagnosis, ModuleDemand, diagnose};
+pub use diagnose::{Diagnosis, ModuleDemand, diagnose, diagnose_pipeline};
 pub use elements::{coded, decode_into, decode_rows_into};
 pub use encode::{EncodeOptions, EncodeSummary, EncodedModule, Files, Outcome, encode};
 pub use merge::{MergeSummary, merge};

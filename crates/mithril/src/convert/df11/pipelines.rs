@@ -6,10 +6,15 @@ use super::{
 use crate::Error;
 use crate::convert::{OutputDirectory, Progress, Repository, components, repository};
 use mithril_codec::Dtype;
+use mithril_format::safetensors::TensorInfo;
 use std::path::Path;
 
-/// Components that are coded without being named. Others, such as a VAE, are small and mostly convolutions.
+/// Components that are coded without being named, if they have BF16 matrices.
 const CODED: [&str; 3] = ["transformer", "unet", "text_encoder"];
+
+/// A component that is coded if most of it is BF16 matrices: usually it is small and made of convolutions, and stays a
+/// model that diffusers loads by itself.
+const CODED_IF_MATRICES: &str = "vae";
 
 /// Encodes the large components of a pipeline, those with BF16 matrices, and carries everything else along.
 ///
@@ -21,13 +26,16 @@ pub fn encode_pipeline(
     options: &EncodeOptions,
     progress: Progress<'_>,
 ) -> Result<Vec<(String, EncodeSummary)>, Error> {
-    let is_wanted = |name: &String| CODED.iter().any(|coded| name.starts_with(coded));
     let mut summaries = Vec::new();
-    for name in components(path)?.into_iter().filter(is_wanted) {
+    for name in components(path)? {
         let repository = Repository::open(&path.join(&name))?;
-        let has_matrices =
-            repository.tensors().iter().any(|tensor| tensor.dtype == Dtype::Bf16 && tensor.shape.len() == 2);
-        if has_matrices {
+        let (matrices_len, all_len) = lens(&repository);
+        let is_wanted = if CODED.iter().any(|coded| name.starts_with(coded)) {
+            matrices_len > 0
+        } else {
+            name.starts_with(CODED_IF_MATRICES) && 2 * matrices_len > all_len
+        };
+        if is_wanted {
             let summary = encode(&repository, output.inner(&name)?, options, progress)?;
             summaries.push((name, summary));
         }
@@ -39,6 +47,14 @@ pub fn encode_pipeline(
     carry_others(path, &output, summaries.iter().map(|(name, _)| name.as_str()))?;
     output.commit()?;
     Ok(summaries)
+}
+
+/// Bytes of the BF16 matrices of a component, and of all its tensors.
+fn lens(repository: &Repository) -> (u64, u64) {
+    let len = |tensor: &TensorInfo| tensor.bytes.end - tensor.bytes.start;
+    let is_matrix = |tensor: &&TensorInfo| tensor.dtype == Dtype::Bf16 && tensor.shape.len() == 2;
+    let tensors = repository.tensors();
+    (tensors.iter().filter(is_matrix).map(len).sum(), tensors.iter().map(len).sum())
 }
 
 /// Gives the plain weights of every coded component of a pipeline back, and carries everything else along.

@@ -34,7 +34,8 @@ impl Spread {
             for (source, plan) in job.planned() {
                 let file = names.len();
                 file_of_module.push(file);
-                if plan.is_ok() {
+                // What is kept goes with the rest of the model, which is in the last part; other parts have no such file.
+                if plan.is_ok() || !is_last_part {
                     names.push(format!("{}.safetensors", source.name.replace('.', "_")));
                     file_of_name.insert(&source.name, Some(file));
                 } else {
