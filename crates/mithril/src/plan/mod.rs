@@ -268,8 +268,9 @@ fn classed(source: &[u8], options: &FrameOptions, layout: Layout) -> TensorPlan 
     let views = Matrix::views(source.len() / width, options.shape.as_deref(), options.effort);
     let models =
         views.into_iter().flat_map(|matrix| classes::models(source, &recipe, matrix, options.effort));
-    // The first of equals, so that the simpler model wins.
-    let Some(model) = models.min_by_key(|model| model.cost) else {
+    // The first of equals, so that the simpler model wins. One that gains nothing must not cost tables.
+    let raw_bits = 8 * source.len() as u64;
+    let Some(model) = models.min_by_key(|model| model.cost).filter(|model| model.cost < raw_bits) else {
         return own_tables(Recipe::Fields(recipe), source.len(), width);
     };
     let matrix = model.matrix;

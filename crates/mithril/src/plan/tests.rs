@@ -39,6 +39,20 @@ fn dense_weights_are_split_into_fields() {
 }
 
 #[test]
+fn noise_gets_no_tables() {
+    let mut state = 1u64;
+    let mut next = || {
+        state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        state.to_be_bytes()[0]
+    };
+    let source: Vec<u8> = (0..2 * 64 * 512).map(|_| next()).collect();
+    for effort in [Effort::Fast, Effort::Balanced, Effort::Max] {
+        let plan = plan(&source, Dtype::Bf16, effort, Some([64, 512]));
+        assert!(plan.shared.is_empty(), "{effort:?}");
+    }
+}
+
+#[test]
 fn half_floats_with_equal_signs_are_coded_with_their_signs() {
     let half = |value: f32| {
         let bits = value.to_bits();
