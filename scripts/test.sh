@@ -183,9 +183,10 @@ python_sources() {
     "$target/venv-python/bin/maturin" sdist --out "$sources"
     tar -xzf "$sources"/*.tar.gz -C "$sources" --strip-components 1
     cargo metadata --quiet --locked --format-version 1 --manifest-path "$sources/crates/mithril-python/Cargo.toml" >/dev/null
-    git ls-files 'crates/*/src' crates/mithril-python/python | while read -r file; do
-        cmp "$file" "$sources/$file"
-    done
+    find crates/*/src crates/mithril-python/python -name '*.rs' -o -name '*.py' -o -name '*.pyi' -o -name '*.typed' |
+        while read -r file; do
+            cmp "$file" "$sources/$file"
+        done
 }
 
 python_static_checks() {
