@@ -14,6 +14,7 @@ import concurrent.futures
 import glob
 import gzip
 import hashlib
+import io
 import json
 import pathlib
 import re
@@ -23,10 +24,11 @@ import sys
 import tempfile
 import urllib.parse
 import urllib.request
+import zipfile
+import zlib
 
 # A record is a small thing: what is longer gains little from a dictionary.
-MAX_RECORD = 16 << 10
-MIN_RECORD = 40
+LENGTHS = "40:16384"
 
 
 def debian_index():
@@ -109,6 +111,13 @@ def html_pages():
         yield pathlib.Path(path).read_bytes()
 
 
+def html_sections():
+    """One element of a page of the toolchain's documentation per record: an item with its heading, or a paragraph's section."""
+    root = subprocess.run(["rustc", "--print", "sysroot"], check=True, capture_output=True, text=True).stdout.strip()
+    for path in sorted(glob.glob(f"{root}/share/doc/rust/html/alloc/**/*.html", recursive=True)):
+        yield from re.split(rb"(?=<section |<details |<h[1-4] )", pathlib.Path(path).read_bytes())
+
+
 def crate_versions():
     """One line of the crate index per record: the versions of crates that cargo has looked at, as JSON."""
     for path in sorted(pathlib.Path.home().glob(".cargo/registry/index/*/.cache/**/*")):
@@ -118,10 +127,10 @@ def crate_versions():
                     yield piece
 
 
-def fetch(url, accept="application/json"):
+def fetch(url, accept="application/json", more=None):
     """The body at a URL, or nothing."""
     try:
-        request = urllib.request.Request(url, headers={"Accept": accept})
+        request = urllib.request.Request(url, headers={"Accept": accept, **(more or {})})
         return urllib.request.urlopen(request, timeout=30).read()
     except (OSError, ValueError):
         return None
@@ -168,6 +177,17 @@ def npm_manifests(lock_entries):
         yield from (body for body in pool.map(fetch, urls) if body)
 
 
+def metadata_of_wheel(url):
+    """METADATA of a wheel, which lies near its end; only that part is asked for."""
+    end = fetch(url, "*/*", {"Range": "bytes=-65536"})
+    try:
+        archive = zipfile.ZipFile(io.BytesIO(end or b""))
+        name = next(name for name in archive.namelist() if name.endswith(".dist-info/METADATA"))
+        return archive.read(name)
+    except (zipfile.BadZipFile, StopIteration, ValueError, EOFError, zlib.error):
+        return None
+
+
 def python_metadata():
     """The header of one package's METADATA per record. Names are those of the Python packages in Debian."""
     command = [sys.executable, "-m", "pip", "config", "get", "global.index-url"]
@@ -187,8 +207,7 @@ def python_metadata():
             urls = [url.decode() for url in re.findall(rb'href="([^"#]+\.whl)', page)]
         if not urls:
             return None
-        # Not every index says whether it has the file, so it is asked for.
-        body = fetch(urllib.parse.urljoin(f"{index}/{name}/", urls[-1]) + ".metadata", "*/*")
+        body = metadata_of_wheel(urllib.parse.urljoin(f"{index}/{name}/", urls[-1]))
         return body and body.split(b"\n\n")[0].split(b"\nDescription:")[0] + b"\n"
 
     with concurrent.futures.ThreadPoolExecutor(16) as pool:
@@ -204,11 +223,12 @@ def safetensors_entries(corpus):
             yield (json.dumps(name) + ":" + json.dumps(entry, separators=(",", ":"))).encode()
 
 
-def write(out, name, records, limit):
+def write(out, name, records, limit, lengths):
     """Spreads over train and test; says what came."""
+    shortest, longest = map(int, lengths.split(":"))
     seen = {}
     for record in records:
-        if MIN_RECORD <= len(record) <= MAX_RECORD:
+        if shortest <= len(record) <= longest:
             seen.setdefault(hashlib.sha256(record).digest(), record)
     # By the start of their hash, so that the records kept are spread over the whole source; held out by its end.
     chosen = set(sorted(seen)[:limit])
@@ -230,13 +250,14 @@ def main():
     parser.add_argument("out", type=pathlib.Path)
     parser.add_argument("--sets", help="names, separated by commas; all by default")
     parser.add_argument("--limit", type=int, default=30000, help="records per set at most")
+    parser.add_argument("--lengths", default=LENGTHS, help="bytes of the shortest and the longest record")
     parser.add_argument("--corpus", help="directory of safetensors files")
-    parser.add_argument("--npm-roots", default=",".join(NPM_ROOTS), help="programs whose lock files are asked for")
+    parser.add_argument("--npm-roots", default=",".join(NPM_ROOTS), help="programs whose lock files are asked for; with npm-lock, their packages are in npm-manifests too")
     arguments = parser.parse_args()
     lock_entries = []
 
     def npm_lock():
-        lock_entries.extend(npm_lock_entries(arguments.npm_roots.split(",")))
+        lock_entries.extend(npm_lock_entries(filter(None, arguments.npm_roots.split(","))))
         return lock_entries
 
     sources = {
@@ -247,14 +268,15 @@ def main():
         "log-pages": log_pages,
         "man-sections": man_sections,
         "html-pages": html_pages,
+        "html-sections": html_sections,
         "crate-versions": crate_versions,
         "npm-lock": npm_lock,
-        "npm-manifests": lambda: npm_manifests(lock_entries or npm_lock()),
+        "npm-manifests": lambda: npm_manifests(lock_entries),
         "python-metadata": python_metadata,
         "safetensors-entries": lambda: safetensors_entries(arguments.corpus) if arguments.corpus else [],
     }
     for name in arguments.sets.split(",") if arguments.sets else sources:
-        write(arguments.out, name, sources[name](), arguments.limit)
+        write(arguments.out, name, sources[name](), arguments.limit, arguments.lengths)
 
 
 if __name__ == "__main__":

@@ -834,7 +834,7 @@ def decode_signs(r: Reader, matrix: Matrix | None) -> Iterator[int]:
 def decode_stream(r: Reader, n: int) -> bytes:
     """Decodes a stream of `n` bytes."""
     coder = r.u8()
-    if coder > 7:
+    if coder > 9 or coder == 8:
         raise Unsupported(f"coder {coder} of streams")
     if coder == 1:
         return bytes([r.u8()]) * n
@@ -853,8 +853,10 @@ def decode_stream(r: Reader, n: int) -> bytes:
         out = decode_zstd(coded.rest(), n)
     elif coder == 6:
         out = decode_lz4(coded.rest(), n)
-    else:
+    elif coder == 7:
         out = decode_brotli(coded.rest())
+    else:
+        out = decode_zstd(coded.rest(), n, METADATA_ID)
     coded.finish("the stream")
     require(len(out) == n, f"a stream of {len(out)} bytes in place of {n}")
     return out
@@ -1100,7 +1102,11 @@ def decode_bit_stream(
 # ---- 12. zstd, lz4, brotli ----
 
 
-def check_zstd_header(data: bytes, n: int) -> None:
+METADATA_ID = 62160
+METADATA = Path(__file__).parents[2] / "crates/mithril-codec/src/entropy/metadata.dict"
+
+
+def check_zstd_header(data: bytes, n: int, dictionary_id: int) -> None:
     """RFC 8878, section 3.1.1.1: window, dictionary and content size."""
     r = Reader(data)
     require(r.take(4) == b"\x28\xb5\x2f\xfd", "not a zstd frame")
@@ -1110,26 +1116,28 @@ def check_zstd_header(data: bytes, n: int) -> None:
         window = r.u8()
         base = 1 << (10 + (window >> 3))
         require(base + base // 8 * (window & 7) <= 2**27, "the window of a zstd frame")
-    require(
-        r.number((0, 1, 2, 4)[descriptor & 3]) == 0, "a zstd frame with a dictionary"
-    )
+    found = r.number((0, 1, 2, 4)[descriptor & 3])
+    if dictionary_id and found not in (0, dictionary_id):
+        raise Unsupported(f"dictionary {found} of a zstd frame")
+    require(found == dictionary_id, "a zstd frame with a dictionary, or without one")
     size_len = (single_segment, 2, 4, 8)[size_flag]
     require(size_len > 0, "a zstd frame without a content size")
     size = r.number(size_len) + (256 if size_len == 2 else 0)
     require(size == n, f"a zstd frame of {size} bytes in place of {n}")
 
 
-def decode_zstd(data: bytes, n: int) -> bytes:
+def decode_zstd(data: bytes, n: int, dictionary_id: int = 0) -> bytes:
     """One frame of RFC 8878."""
     try:
-        check_zstd_header(data, n)
+        check_zstd_header(data, n, dictionary_id)
     except Truncated as early:
         raise Corrupt("a zstd frame that ends early") from early
     try:
         from compression import zstd
 
         window = {zstd.DecompressionParameter.window_log_max: 27}
-        decompressor = zstd.ZstdDecompressor(options=window)
+        dictionary = zstd.ZstdDict(METADATA.read_bytes()) if dictionary_id else None
+        decompressor = zstd.ZstdDecompressor(dictionary, window)
     except ImportError:
         try:
             import zstandard as zstd
@@ -1137,7 +1145,12 @@ def decode_zstd(data: bytes, n: int) -> bytes:
             raise ModuleMissing(
                 "zstd needs the module compression.zstd or zstandard"
             ) from None
-        decompressor = zstd.ZstdDecompressor(max_window_size=2**27).decompressobj()
+        dictionary = (
+            zstd.ZstdCompressionDict(METADATA.read_bytes()) if dictionary_id else None
+        )
+        decompressor = zstd.ZstdDecompressor(
+            dict_data=dictionary, max_window_size=2**27
+        ).decompressobj()
     try:
         out = decompressor.decompress(data)
     except zstd.ZstdError as error:

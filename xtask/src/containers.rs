@@ -30,6 +30,11 @@ pub(crate) fn all() -> Result<Vec<Golden>, Failure> {
             safetensors(r#"{"__metadata__":{"a":"b"}}  "#, b"of no tensor"),
             PackOptions::default(),
         )?,
+        packed(
+            "metadata_dictionary",
+            named_like_models(),
+            PackOptions::default().with_name("model.safetensors"),
+        )?,
         empty()?,
         tensors_only()?,
         copies(&base)?,
@@ -112,6 +117,25 @@ fn odd_file() -> Vec<u8> {
     entries.rotate_left(4);
     data.extend(b"the end");
     safetensors(&format!(r#"{{"__metadata__":{{"format":"pt"}}, {}}}   "#, entries.join(",")), &data)
+}
+
+/// A file whose header and index are what the dictionary of metadata knows.
+fn named_like_models() -> Vec<u8> {
+    let names = ["input_layernorm.weight", "mlp.down_proj.weight", "self_attn.q_proj.weight"];
+    let mut entries = Vec::new();
+    let mut data = Vec::new();
+    for layer in 0..4u32 {
+        for (place, name) in (0..).zip(names) {
+            let start = data.len();
+            let first = 0x3d00_0000 + (3 * layer + place) * 262_144;
+            data.extend((0..64).flat_map(|i| (first + 4099 * i).to_le_bytes()));
+            entries.push(format!(
+                r#""model.layers.{layer}.{name}":{{"dtype":"F32","shape":[8,8],"data_offsets":[{start},{}]}}"#,
+                data.len()
+            ));
+        }
+    }
+    safetensors(&format!(r#"{{"__metadata__":{{"format":"pt"}},{}}}"#, entries.join(",")), &data)
 }
 
 fn empty() -> Result<Golden, Failure> {

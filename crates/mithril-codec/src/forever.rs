@@ -38,6 +38,17 @@ pub(crate) mod stream {
     pub(crate) const ZSTD: u8 = 5;
     pub(crate) const LZ4: u8 = 6;
     pub(crate) const BROTLI: u8 = 7;
+    pub(crate) const ZSTD_METADATA: u8 = 9;
+}
+
+/// Dictionaries that streams name by id.
+#[cfg(feature = "zstd")]
+pub(crate) mod dictionary {
+    /// Of metadata: `entropy/metadata.dict`.
+    pub(crate) const METADATA: u32 = 62160;
+    /// Checksum of its bytes.
+    #[cfg(test)]
+    pub(crate) const METADATA_SUM: u64 = 0xf256_5c93_b3c8_c3b5;
 }
 
 #[cfg(test)]
@@ -78,7 +89,8 @@ mod tests {
             stream::ZSTD,
             stream::LZ4,
             stream::BROTLI,
+            stream::ZSTD_METADATA,
         ];
-        assert_eq!(streams, [0, 1, 2, 3, 4, 5, 6, 7]);
+        assert_eq!(streams, [0, 1, 2, 3, 4, 5, 6, 7, 9]);
     }
 }

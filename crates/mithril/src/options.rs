@@ -57,6 +57,8 @@ pub struct FrameOptions {
     /// Raw bytes of a block at most, where blocks share nothing; at least 32 KiB. By default the plan decides. Smaller
     /// blocks mean less to decode for a range, and a larger frame.
     pub max_block_len: Option<u64>,
+    /// Whether this is text about tensors, such as the header of a model file.
+    pub(crate) is_metadata: bool,
 }
 
 impl Default for FrameOptions {
@@ -70,6 +72,7 @@ impl Default for FrameOptions {
             threads: 0,
             checksum: true,
             max_block_len: None,
+            is_metadata: false,
         }
     }
 }

@@ -13,6 +13,8 @@ pub enum Compressor {
         /// zstd's own level.
         level: i32,
     },
+    /// zstd at level 19 with the dictionary of metadata: for headers, indexes and other short texts about tensors.
+    ZstdMetadata,
     /// lz4, its fast block format.
     Lz4,
     /// brotli at a quality from 0 to 11.
@@ -31,6 +33,7 @@ impl Compressor {
     pub(crate) fn id(self) -> u8 {
         match self {
             Self::Zstd { .. } => stream::ZSTD,
+            Self::ZstdMetadata => stream::ZSTD_METADATA,
             Self::Lz4 => stream::LZ4,
             Self::Brotli { .. } => stream::BROTLI,
         }
@@ -52,6 +55,8 @@ impl Compressor {
                 compressor.set_parameter(CParameter::ChecksumFlag(false)).ok()?;
                 compressor.compress(bytes).ok()
             }
+            #[cfg(feature = "zstd")]
+            Self::ZstdMetadata => super::metadata::compress(bytes),
             #[cfg(feature = "lz4")]
             Self::Lz4 => Some(lz4_flex::block::compress(bytes)),
             #[cfg(feature = "brotli")]
@@ -82,25 +87,18 @@ pub(crate) fn decompress_into(id: u8, coded: &[u8], out: &mut [u8]) -> Result<()
     match id {
         #[cfg(feature = "zstd")]
         stream::ZSTD => {
-            use zstd::zstd_safe::{find_frame_compressed_size, get_frame_content_size};
-            // The size must be stated and right, so that a bomb is refused before it is unpacked.
-            if !matches!(get_frame_content_size(coded), Ok(Some(len)) if len == out.len() as u64) {
-                return Err(CodecError::corrupt("zstd frame of another size"));
-            }
-            // The decoder takes several frames, and skippable ones: only one may be there.
-            if find_frame_compressed_size(coded) != Ok(coded.len()) {
-                return Err(CodecError::corrupt("bytes behind a zstd frame"));
-            }
-            // libzstd limits the window of streams only, not of whole frames.
-            if zstd_window(coded).is_none_or(|window| window > 1 << MAX_WINDOW_LOG) {
-                return Err(CodecError::corrupt("zstd frame with too large a window, or a skippable one"));
-            }
+            check_zstd(coded, out.len())?;
             let mut decompressor = zstd::bulk::Decompressor::new()
                 .map_err(|_| CodecError::corrupt("zstd decoder did not start"))?;
             match decompressor.decompress_to_buffer(coded, out) {
                 Ok(len) if len == out.len() => Ok(()),
                 _ => Err(CodecError::corrupt("zstd frame")),
             }
+        }
+        #[cfg(feature = "zstd")]
+        stream::ZSTD_METADATA => {
+            check_zstd(coded, out.len())?;
+            super::metadata::decompress_into(coded, out)
         }
         #[cfg(feature = "lz4")]
         stream::LZ4 => match lz4_flex::block::decompress_into(coded, out) {
@@ -111,6 +109,25 @@ pub(crate) fn decompress_into(id: u8, coded: &[u8], out: &mut [u8]) -> Result<()
         stream::BROTLI => decompress_brotli(coded, out),
         _ => Err(CodecError::Unsupported { what: "stream coder", id: u32::from(id) }),
     }
+}
+
+/// Refuses what is not exactly one zstd frame of so many bytes, before anything is unpacked.
+#[cfg(feature = "zstd")]
+fn check_zstd(coded: &[u8], len: usize) -> Result<(), CodecError> {
+    use zstd::zstd_safe::{find_frame_compressed_size, get_frame_content_size};
+    // The size must be stated and right, so that a bomb is refused before it is unpacked.
+    if !matches!(get_frame_content_size(coded), Ok(Some(stated)) if stated == len as u64) {
+        return Err(CodecError::corrupt("zstd frame of another size"));
+    }
+    // The decoder takes several frames, and skippable ones: only one may be there.
+    if find_frame_compressed_size(coded) != Ok(coded.len()) {
+        return Err(CodecError::corrupt("bytes behind a zstd frame"));
+    }
+    // libzstd limits the window of streams only, not of whole frames.
+    if zstd_window(coded).is_none_or(|window| window > 1 << MAX_WINDOW_LOG) {
+        return Err(CodecError::corrupt("zstd frame with too large a window, or a skippable one"));
+    }
+    Ok(())
 }
 
 /// In one call instead of through a reader, which does not tell how much of its input it has used.

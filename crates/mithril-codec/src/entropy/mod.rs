@@ -2,6 +2,8 @@
 
 pub mod huffman;
 pub mod lz;
+#[cfg(feature = "zstd")]
+mod metadata;
 pub mod rans12;
 pub mod rans8;
 pub mod stream;

@@ -10,7 +10,7 @@ use super::rans8::{
 use super::{huffman, rans12};
 use crate::CodecError;
 use crate::bytes::Cursor;
-use crate::forever::stream::{BROTLI, CONSTANT, HUFFMAN, LZ4, RANS8, RANS12, STORED, ZSTD};
+use crate::forever::stream::{BROTLI, CONSTANT, HUFFMAN, LZ4, RANS8, RANS12, STORED, ZSTD, ZSTD_METADATA};
 
 /// What an encoder may use for a stream.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -101,7 +101,7 @@ pub(crate) fn encode_smallest(bytes: &[u8], allowed: Allowed<'_>, out: &mut Vec<
             let runs = [rans12::Run { len: bytes.len(), table_idx: 0 }];
             rans12::encode(bytes, &runs, std::slice::from_ref(table), out);
         }
-        (ZSTD | LZ4 | BROTLI, _) => out.extend(&compressed),
+        (ZSTD | LZ4 | BROTLI | ZSTD_METADATA, _) => out.extend(&compressed),
         _ => out.extend(bytes),
     }
     let coded_len = u32::try_from(out.len() - len_at - 4).expect("a block has fewer than 2^32 bytes");

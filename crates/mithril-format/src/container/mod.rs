@@ -20,7 +20,7 @@ mod prologue;
 mod read;
 mod record;
 mod scan;
-mod section;
+pub mod section;
 mod write;
 
 pub use entry::{Content, Entry, EntryKind, Rounding, is_safe_name};

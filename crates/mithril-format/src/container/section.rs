@@ -1,4 +1,5 @@
-//! Header and index: bytes that are small, compressed as a whole, and checked before they are parsed.
+//! Header and index, and manifests of stores: bytes that are small, compressed as a whole, and checked before they are
+//! parsed.
 
 use crate::FormatError;
 use crate::limits::{MAX_SECTION_LEN, MAX_SECTION_RATIO, SMALL_SECTION_LEN};
@@ -8,10 +9,14 @@ use mithril_codec::entropy::stream;
 /// Sections up to this length are compressed with zstd's slowest levels: they take no time.
 const SMALL: usize = 1 << 20;
 
+/// Sections up to this length are offered to the dictionary of metadata too: what is longer hardly gains.
+const SHORT: usize = 128 << 10;
+
 /// The coded bytes of a section.
-pub(super) fn encode(raw: &[u8]) -> Vec<u8> {
+pub fn encode(raw: &[u8]) -> Vec<u8> {
     let level = if raw.len() <= SMALL { 19 } else { 3 };
-    let coded = stream::encode(raw, &[Compressor::Zstd { level }]);
+    let compressors = [Compressor::Zstd { level }, Compressor::ZstdMetadata];
+    let coded = stream::encode(raw, if raw.len() <= SHORT { &compressors } else { &compressors[..1] });
     // What readers would take for a bomb is written as it is.
     if raw.len() as u64 <= max_raw_len(&coded) { coded } else { stream::store(raw) }
 }
@@ -24,12 +29,10 @@ fn max_raw_len(coded: &[u8]) -> u64 {
 }
 
 /// The raw bytes of a section that starts at `offset`.
-pub(super) fn decode(
-    coded: &[u8],
-    raw_len: u32,
-    what: &'static str,
-    offset: u64,
-) -> Result<Vec<u8>, FormatError> {
+///
+/// # Errors
+/// When it claims more bytes than it may, or does not decode to as many.
+pub fn decode(coded: &[u8], raw_len: u32, what: &'static str, offset: u64) -> Result<Vec<u8>, FormatError> {
     let limit = max_raw_len(coded);
     if u64::from(raw_len) > limit {
         return Err(FormatError::Limit { what, found: u64::from(raw_len), limit, offset });

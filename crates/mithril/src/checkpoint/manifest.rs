@@ -1,11 +1,15 @@
 //! The manifest of a checkpoint: the object whose appearance commits it. Specified in `docs/format/store.md`.
 
 use super::CheckpointError;
+use super::error::about;
 use super::tensors::Metadata;
 use crate::Dtype;
 use crate::container::EntryKind;
 use mithril_format::Digest;
+use mithril_format::container::section;
+use mithril_format::limits::MAX_SECTION_LEN;
 use serde::{Deserialize, Serialize};
+use std::borrow::Cow;
 
 /// Version of the manifest's layout.
 pub(super) const VERSION: u64 = 1;
@@ -20,6 +24,8 @@ const MAX_OBJECTS: usize = 10_000;
 const MAX_TOTAL: u64 = 1 << 60;
 
 const MAGIC: &str = "mithril checkpoint";
+/// First bytes of a compressed manifest; an uncompressed one starts with a brace.
+const CODED_MAGIC: [u8; 4] = *b"MMFT";
 const SUM_PREFIX: &str = "blake3 ";
 
 /// Everything about a checkpoint but its bytes.
@@ -183,32 +189,62 @@ impl Manifest {
         (self.step, self.sequence, &self.generation)
     }
 
-    /// The bytes of its object.
+    /// The bytes of its object: compressed where that makes them fewer.
     pub fn write(&self) -> Vec<u8> {
-        let mut bytes = serde_json::to_vec(self).expect("a manifest holds nothing that JSON cannot");
-        let sum = Digest::of(&bytes);
-        bytes.extend(format!("\n{SUM_PREFIX}{sum}\n").into_bytes());
-        bytes
+        let mut json = serde_json::to_vec(self).expect("a manifest holds nothing that JSON cannot");
+        let coded = u32::try_from(json.len()).ok().filter(|&len| len <= MAX_SECTION_LEN).map(|len| {
+            let mut coded = len.to_le_bytes().to_vec();
+            coded.extend(section::encode(&json));
+            coded
+        });
+        match coded {
+            Some(coded) if coded.len() < json.len() => {
+                [CODED_MAGIC.as_slice(), &Digest::of(&coded).0, &coded].concat()
+            }
+            _ => {
+                let sum = Digest::of(&json);
+                json.extend(format!("\n{SUM_PREFIX}{sum}\n").into_bytes());
+                json
+            }
+        }
+    }
+
+    /// The JSON text of an object, whose digest is right.
+    fn text<'a>(key: &str, object: &str, bytes: &'a [u8]) -> Result<Cow<'a, [u8]>, CheckpointError> {
+        let invalid = |reason: &str| CheckpointError::InvalidFormat { what: format!("`{object}`: {reason}") };
+        let check = |expected: Digest, actual: Digest| match expected == actual {
+            true => Ok(()),
+            false => Err(CheckpointError::ChecksumMismatch { object: object.to_owned(), expected, actual }),
+        };
+        if let Some(rest) = bytes.strip_prefix(&CODED_MAGIC) {
+            let parts = rest.split_first_chunk::<32>();
+            let (sum, summed) = parts.ok_or_else(|| invalid("it is cut off"))?;
+            check(Digest(*sum), Digest::of(summed))?;
+            let parts = summed.split_first_chunk::<4>();
+            let (raw_len, coded) = parts.ok_or_else(|| invalid("it is cut off"))?;
+            let offset = (bytes.len() - coded.len()) as u64;
+            let json = section::decode(coded, u32::from_le_bytes(*raw_len), "manifest", offset);
+            return Ok(Cow::Owned(json.map_err(|error| about(key)(error.into()))?));
+        }
+        let body = bytes.strip_suffix(b"\n").and_then(|bytes| {
+            let at = bytes.iter().rposition(|&byte| byte == b'\n')?;
+            Some((&bytes[..at], std::str::from_utf8(&bytes[at + 1..]).ok()?))
+        });
+        let (json, sum) = body.ok_or_else(|| invalid("it is cut off"))?;
+        let expected = sum.strip_prefix(SUM_PREFIX).and_then(Digest::from_hex);
+        check(expected.ok_or_else(|| invalid("it does not end with its digest"))?, Digest::of(json))?;
+        Ok(Cow::Borrowed(json))
     }
 
     /// Reads the manifest of a key; checks its sum before its text, and every number in it before it is used.
     ///
     /// # Errors
-    /// `InvalidFormat`, `ChecksumMismatch` or `UnsupportedVersion`; `object` is what messages call it.
+    /// `InvalidFormat`, `ChecksumMismatch`, `UnsupportedVersion` or `Compression`; `object` is what messages call it.
     pub fn parse(key: &str, object: &str, bytes: &[u8]) -> Result<Self, CheckpointError> {
         let invalid =
             |reason: String| CheckpointError::InvalidFormat { what: format!("`{object}`: {reason}") };
-        let body = bytes.strip_suffix(b"\n").and_then(|bytes| {
-            let at = bytes.iter().rposition(|&byte| byte == b'\n')?;
-            Some((&bytes[..at], std::str::from_utf8(&bytes[at + 1..]).ok()?))
-        });
-        let (json, sum) = body.ok_or_else(|| invalid("it is cut off".to_owned()))?;
-        let expected = sum.strip_prefix(SUM_PREFIX).and_then(Digest::from_hex);
-        let expected = expected.ok_or_else(|| invalid("it does not end with its digest".to_owned()))?;
-        let actual = Digest::of(json);
-        if expected != actual {
-            return Err(CheckpointError::ChecksumMismatch { object: object.to_owned(), expected, actual });
-        }
+        let json = Self::text(key, object, bytes)?;
+        let json = &*json;
         #[derive(Deserialize)]
         struct Front {
             format: String,

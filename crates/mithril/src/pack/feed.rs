@@ -20,6 +20,9 @@ use std::io::{self, Write};
 use std::ops::Range;
 use std::sync::Arc;
 
+/// Glue up to this length is offered to the dictionary of metadata: what is longer hardly gains, and takes long.
+const METADATA_LEN: u64 = 64 << 10;
+
 /// Glue up to this length is coded in memory.
 const GLUE_IN_MEMORY_LEN: u64 = 4 << 20;
 
@@ -248,7 +251,8 @@ impl<'env> Feeder<'_, 'env> {
     /// Feeds the glue: all pieces as one entry.
     fn feed_glue(&self) -> Result<(), Error> {
         let entry = Entry::glue(self.layout.glue_len);
-        let options = self.options.frame_options(Dtype::Bytes, &entry.shape);
+        let mut options = self.options.frame_options(Dtype::Bytes, &entry.shape);
+        options.is_metadata = self.layout.glue_len <= METADATA_LEN;
         let pieces = self.layout.glue.iter().map(|range| Raw::new(self.source, range.clone(), None));
         if self.layout.glue_len <= GLUE_IN_MEMORY_LEN {
             let mut glue = Vec::new();

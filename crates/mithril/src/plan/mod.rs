@@ -105,6 +105,11 @@ enum Seen {
 /// Plans a tensor of `len` bytes from `source`.
 fn planned(source: &[u8], len: usize, options: &FrameOptions, seen: Seen) -> TensorPlan {
     let dtype = options.dtype;
+    if options.is_metadata {
+        let compressors = [compressors(options), vec![Compressor::ZstdMetadata]].concat();
+        let recipe = Recipe::Planes { width: 1, compressors };
+        return TensorPlan { recipe, shared: Shared::default(), block_len: block_len(COMPRESSOR_BLOCK) };
+    }
     if !options.byte_grouping {
         return as_they_are(options);
     }

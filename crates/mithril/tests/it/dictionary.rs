@@ -58,16 +58,32 @@ fn held_out_records_gain_and_come_back() {
 
 #[test]
 fn every_size_k_and_d_gives_a_dictionary_that_fits_and_loads() {
-    let set: SampleSet =
-        records(60, 3).samples().iter().map(<[u8]>::to_vec).chain([vec![], vec![b'x']]).collect();
-    for size in [256, 300, 1000, 100_000] {
-        for (k, d) in [(4, 4), (8, 8), (50, 6), (2000, 8), (100, 64)] {
-            let options = TrainOptions::default().with_size(size).with_k(k).with_d(d).with_search(false);
-            let trained = train(&set.samples(), &options).unwrap();
-            assert!(trained.dictionary.len() <= size, "size {size}, k {k}, d {d}");
-            let dictionary = Dictionary::new(trained.dictionary, 19).unwrap();
-            let frame = dictionary.compress(b"{\"id\":1}").unwrap();
-            assert_eq!(dictionary.decompress(&frame).unwrap(), b"{\"id\":1}");
+    let records = records(60, 3);
+    let plain = || records.samples().iter().map(<[u8]>::to_vec).collect::<Vec<_>>();
+    let sets: [Vec<Vec<u8>>; 3] = [
+        // Nothing, and one byte.
+        [plain(), vec![vec![], vec![b'x']]].concat(),
+        // Duplicates, and many of one byte.
+        [plain(), plain(), plain(), vec![vec![b'y']; 50]].concat(),
+        // All but one shorter than most k and d.
+        (0..80)
+            .map(|idx| format!("{idx:02}").repeat(1 + idx % 5).into_bytes())
+            .chain(plain().pop())
+            .collect(),
+    ];
+    for set in sets {
+        let set: SampleSet = set.into_iter().collect();
+        // The smallest has room for less than one segment, the largest for more than there are.
+        for size in [256, 300, 1000, 100_000] {
+            for (k, d) in [4, 5, 6, 8, 16, 64].into_iter().flat_map(|d| [d, 50, 2000].map(|k| (k.max(d), d)))
+            {
+                let options = TrainOptions::default().with_size(size).with_k(k).with_d(d).with_search(false);
+                let trained = train(&set.samples(), &options).unwrap();
+                assert!(trained.dictionary.len() <= size, "size {size}, k {k}, d {d}");
+                let dictionary = Dictionary::new(trained.dictionary, 3).unwrap();
+                let frame = dictionary.compress(b"{\"id\":1}").unwrap();
+                assert_eq!(dictionary.decompress(&frame).unwrap(), b"{\"id\":1}");
+            }
         }
     }
 }

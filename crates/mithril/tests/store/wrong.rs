@@ -117,11 +117,43 @@ fn manifests_cut_off_anywhere_are_refused() {
 }
 
 #[test]
+fn compressed_manifests_that_lie_are_refused_for_the_right_reason() {
+    let (store, memory) = store(CompressorConfig::default());
+    store.save(&Run::new(5, 1, 0, 100).step(), "step_0", None).unwrap();
+    let intact = memory.get("manifests/step_0.json", 1 << 20).unwrap();
+    assert!(intact.starts_with(b"MMFT"));
+    // The digest is made right, so that what it covers is looked at: a length, the coder, a length, a zstd frame.
+    let refusal = |change: &dyn Fn(&mut Vec<u8>)| {
+        let mut coded = intact[36..].to_vec();
+        change(&mut coded);
+        let sum = mithril_format::Digest::of(&coded);
+        memory.replace("manifests/step_0.json", &[b"MMFT".as_slice(), &sum.0, &coded].concat()).unwrap();
+        store.load("step_0").unwrap_err()
+    };
+    let refusals = [
+        (refusal(&|coded| coded[..4].fill(255)), ErrorKind::Corrupt),
+        (refusal(&|coded| coded[0] ^= 1), ErrorKind::Corrupt),
+        (refusal(&|coded| coded[4] = 8), ErrorKind::Unsupported),
+        (refusal(&|coded| coded.push(0)), ErrorKind::Corrupt),
+        (refusal(&|coded| coded.truncate(3)), ErrorKind::Corrupt),
+    ];
+    for (error, kind) in refusals {
+        assert_eq!(error.kind(), kind, "{error}");
+    }
+    // The frame names a dictionary; another id is named in the refusal.
+    assert_eq!(intact[40], 9);
+    let id = u16::from_le_bytes([intact[50], intact[51]]);
+    let error = refusal(&|coded| coded[14] ^= 1);
+    assert_eq!(error.kind(), ErrorKind::Unsupported, "{error}");
+    assert!(format!("{error:?}").contains(&(id ^ 1).to_string()), "{error:?}");
+}
+
+#[test]
 fn manifests_of_later_versions_name_both_versions() {
     let (store, memory) = store(CompressorConfig::default());
     store.save(&Run::new(5, 1, 0, 100).step(), "step_0", None).unwrap();
-    let text = String::from_utf8(memory.get("manifests/step_0.json", 1 << 20).unwrap()).unwrap();
-    let json = text.lines().next().unwrap().replacen(r#""version":1"#, r#""version":7"#, 1);
+    let text = serde_json::to_string(&store.manifest("step_0").unwrap()).unwrap();
+    let json = text.replacen(r#""version":1"#, r#""version":7"#, 1);
     let sum = mithril_format::Digest::of(json.as_bytes());
     memory.replace("manifests/step_0.json", format!("{json}\nblake3 {sum}\n").as_bytes()).unwrap();
     let error = store.load("step_0").unwrap_err();

@@ -9,7 +9,10 @@ use mithril_format::Digest;
 pub fn read_manifest(input: &[u8]) {
     let Some((mode, bytes)) = input.split_first() else { return };
     let mut bytes = bytes.to_vec();
-    if mode % 2 == 1 {
+    if mode % 2 == 1 && bytes.len() > 36 && bytes.starts_with(b"MMFT") {
+        let digest = Digest::of(&bytes[36..]);
+        bytes[4..36].copy_from_slice(&digest.0);
+    } else if mode % 2 == 1 {
         let json_len = bytes.iter().position(|&byte| byte == b'\n').unwrap_or(bytes.len());
         bytes.truncate(json_len);
         let digest = Digest::of(&bytes);
