@@ -5,7 +5,7 @@
 
 use crate::inputs::{V0_1_0, column_class, row_class};
 use crate::sha256::sha256;
-use crate::{Outcome, containers, deltas, rejected, rejected_containers, repository};
+use crate::{Outcome, containers, deltas, ecq, rejected, rejected_containers, repository};
 use mithril_codec::block::{
     FieldRecipe, MAX_OVERHEAD, Place, Recipe, Scratch, Shared, SymbolCoder, SymbolTables, encode_block,
 };
@@ -148,6 +148,7 @@ pub(crate) fn mint() -> Outcome {
     }
     mint_deltas(&mut index)?;
     mint_containers(&mut index)?;
+    mint_ecq(&mut index)?;
     let mut text = serde_json::to_string_pretty(&index)?;
     text.push('\n');
     fs::write(&index_path, text)?;
@@ -188,6 +189,20 @@ fn mint_containers(index: &mut Value) -> Outcome {
         let file = format!("{name}.mckp");
         write_once(&format!("golden/rejected/{file}"), &bytes)?;
         add(&mut index["rejected_containers"], &file, json!({ "kind": kind, "error": error }))?;
+    }
+    Ok(())
+}
+
+fn mint_ecq(index: &mut Value) -> Outcome {
+    if index["ecq"].is_null() {
+        index["ecq"] = json!({});
+    }
+    fs::create_dir_all(repository("golden/ecq"))?;
+    for golden in ecq::all()? {
+        let file = format!("v0_1_0_{}.safetensors", golden.name);
+        write_once(&format!("golden/ecq/{file}"), &golden.file)?;
+        let entry = json!({ "raw_len": golden.restored.len(), "sha256": sha256(&golden.restored) });
+        add(&mut index["ecq"], &file, entry)?;
     }
     Ok(())
 }

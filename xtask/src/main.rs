@@ -10,6 +10,9 @@ mod crates;
 mod delta_inputs;
 mod deltas;
 mod digest;
+mod ecq;
+#[path = "../../crates/mithril/tests/it/ecq/models.rs"]
+mod ecq_models;
 #[path = "../../crates/mithril-format/tests/it/forge.rs"]
 mod forge;
 mod golden;

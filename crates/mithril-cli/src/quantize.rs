@@ -16,7 +16,9 @@ use std::path::{Path, PathBuf};
 #[derive(Debug, Args)]
 #[command(after_help = "\
 This is lossy: weights come back changed. The error is printed, and stands in the header of the file. Matrices of floats
-are quantised; vectors, small tensors and what `--keep` names stay as they are. All other commands are lossless.
+are quantised; vectors, small tensors and what `--keep` names stay as they are, and so do matrices with NaN or infinite
+weights, which are named. A single weight far beyond all others is kept, and does not count in the error. All other
+commands are lossless.
 
 Formats for `--like`: affine2-g64 to affine8-g64 (groups of 32, 64 and 128), mxfp4, nvfp4.
 

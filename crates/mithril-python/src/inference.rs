@@ -6,7 +6,7 @@ use crate::options::threads;
 use crate::work;
 use mithril::Dtype;
 use mithril::convert::ecq::NewPart;
-use mithril::inference::{EntropyCodedLinear, WeightClass};
+use mithril::inference::{EntropyCodedLinear, QuantisedMatrix as Quantised, WeightClass, block_values};
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyTuple};
@@ -18,6 +18,25 @@ const NAME: &str = "weight";
 
 /// A tensor of a matrix: its name, number type, dimensions and bytes.
 type Part<'py> = (String, &'static str, Bound<'py, PyTuple>, Bound<'py, PyBytes>);
+
+/// Tensors of a matrix by their names without that of the matrix.
+fn parts_of(parts: &BTreeMap<String, Bound<'_, PyAny>>) -> PyResult<Vec<NewPart>> {
+    let mut taken = Vec::new();
+    for (name, data) in parts {
+        let bytes = Buffer::read(data)?.bytes().to_vec();
+        let shape = vec![bytes.len() as u64];
+        taken.push(NewPart { name: format!("{NAME}.{name}"), dtype: Dtype::U8, shape, bytes });
+    }
+    Ok(taken)
+}
+
+fn named<'py>(py: Python<'py>, parts: Vec<NewPart>) -> PyResult<Vec<Part<'py>>> {
+    let one = |part: NewPart| {
+        let name = part.name.get(NAME.len() + 1..).unwrap_or_default().to_owned();
+        Ok((name, part.dtype.name(), PyTuple::new(py, &part.shape)?, PyBytes::new(py, &part.bytes)))
+    };
+    parts.into_iter().map(one).collect()
+}
 
 /// A matrix whose weights stay coded.
 #[pyclass(module = "mithril._mithril", frozen)]
@@ -52,23 +71,14 @@ impl CodedMatrix {
     #[staticmethod]
     #[pyo3(signature = (parts, /))]
     fn from_parts(py: Python<'_>, parts: BTreeMap<String, Bound<'_, PyAny>>) -> PyResult<Self> {
-        let mut taken = Vec::new();
-        for (name, data) in &parts {
-            let bytes = Buffer::read(data)?.bytes().to_vec();
-            let shape = vec![bytes.len() as u64];
-            taken.push(NewPart { name: format!("{NAME}.{name}"), dtype: Dtype::U8, shape, bytes });
-        }
+        let taken = parts_of(&parts)?;
         let matrix = py.detach(|| EntropyCodedLinear::from_parts(NAME, taken));
         Ok(Self(Arc::new(matrix.map_err(to_python)?)))
     }
 
     /// The tensors of the matrix, as `from_parts` takes them.
     fn parts<'py>(&self, py: Python<'py>) -> PyResult<Vec<Part<'py>>> {
-        let named = |part: NewPart| {
-            let name = part.name.get(NAME.len() + 1..).unwrap_or_default().to_owned();
-            Ok((name, part.dtype.name(), PyTuple::new(py, &part.shape)?, PyBytes::new(py, &part.bytes)))
-        };
-        self.0.to_parts().into_iter().map(named).collect()
+        named(py, self.0.to_parts())
     }
 
     /// Outputs.
@@ -152,4 +162,100 @@ impl CodedMatrix {
             false => Err(PyValueError::new_err("`out` has not a single for every weight of the rows")),
         }
     }
+}
+
+/// A matrix of a model that came quantised, whose codes and scales stay coded.
+#[pyclass(module = "mithril._mithril", frozen)]
+pub(crate) struct QuantisedMatrix(Arc<Quantised>);
+
+#[pymethods]
+impl QuantisedMatrix {
+    /// Takes the tensors of a matrix, by their names without that of the matrix, and checks all of them.
+    #[staticmethod]
+    #[pyo3(signature = (parts, /))]
+    fn from_parts(py: Python<'_>, parts: BTreeMap<String, Bound<'_, PyAny>>) -> PyResult<Self> {
+        let taken = parts_of(&parts)?;
+        let matrix = py.detach(|| Quantised::from_parts(NAME, taken));
+        Ok(Self(Arc::new(matrix.map_err(to_python)?)))
+    }
+
+    /// The tensors of the matrix, as `from_parts` takes them.
+    fn parts<'py>(&self, py: Python<'py>) -> PyResult<Vec<Part<'py>>> {
+        named(py, self.0.to_parts())
+    }
+
+    /// Outputs.
+    #[getter]
+    fn rows(&self) -> usize {
+        self.0.rows()
+    }
+
+    /// Inputs.
+    #[getter]
+    fn columns(&self) -> usize {
+        self.0.columns()
+    }
+
+    /// `ecq`.
+    #[getter]
+    fn kind(&self) -> &'static str {
+        "ecq"
+    }
+
+    /// What its codes mean: `Q4_1`, `affine` and so on.
+    #[getter]
+    fn layout(&self) -> &'static str {
+        self.0.layout().name()
+    }
+
+    /// Bytes that its weights take in memory.
+    #[getter]
+    fn resident_bytes(&self) -> usize {
+        self.0.resident_len()
+    }
+
+    /// Some rows, as singles.
+    #[pyo3(signature = (start, end, out, threads, /))]
+    fn decode_rows(
+        &self,
+        py: Python<'_>,
+        start: usize,
+        end: usize,
+        out: &Bound<'_, PyAny>,
+        threads: i64,
+    ) -> PyResult<()> {
+        let out = Output::new(out, &[])?;
+        let (matrix, threads) = (self.0.clone(), self::threads(threads)?);
+        let (_, result) = work::run(py, 0, out, move |out| {
+            let out = out.bytes_mut().as_chunks_mut::<4>().0;
+            let mut rows = vec![0.0; out.len()];
+            matrix.decode_rows(start..end, &mut rows, threads)?;
+            out.iter_mut().zip(rows).for_each(|(out, weight)| *out = weight.to_le_bytes());
+            Ok(())
+        })?;
+        result.map_err(to_python)
+    }
+}
+
+/// The weights of plain blocks of GGUF, as singles.
+#[pyfunction]
+#[pyo3(signature = (dtype, blocks, out, /))]
+pub(crate) fn gguf_values(
+    py: Python<'_>,
+    dtype: &str,
+    blocks: &Bound<'_, PyAny>,
+    out: &Bound<'_, PyAny>,
+) -> PyResult<()> {
+    let dtype = Dtype::from_name(dtype)
+        .ok_or_else(|| PyValueError::new_err(format!("no number type is named `{dtype}`")))?;
+    let blocks = Buffer::read(blocks)?;
+    let out = Output::new(out, &[&blocks])?;
+    let (_, result) = work::run(py, 0, (blocks, out), move |(blocks, out)| {
+        let out = out.bytes_mut().as_chunks_mut::<4>().0;
+        let mut values = vec![0.0; out.len()];
+        block_values(dtype, blocks.bytes(), &mut values)?;
+        out.iter_mut().zip(values).for_each(|(out, value)| *out = value.to_le_bytes());
+        Ok(())
+    })?;
+    result.map_err(to_python)
 }

@@ -31,6 +31,7 @@ fn fill(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<frame::FrameInfo>()?;
     module.add_class::<ecq::CodedFile>()?;
     module.add_class::<inference::CodedMatrix>()?;
+    module.add_class::<inference::QuantisedMatrix>()?;
     module.add_class::<model::Model>()?;
     module.add_class::<storage::Storage>()?;
     module.add_function(wrap_pyfunction!(cli::run_cli, module)?)?;
@@ -39,6 +40,7 @@ fn fill(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_function(wrap_pyfunction!(dictionary::update_dictionary, module)?)?;
     module.add_class::<df11::Df11Directory>()?;
     module.add_function(wrap_pyfunction!(df11::df11_decode, module)?)?;
+    module.add_function(wrap_pyfunction!(inference::gguf_values, module)?)?;
     module.add_function(wrap_pyfunction!(df11::df11_decode_into, module)?)?;
     module.add_function(wrap_pyfunction!(df11::df11_encode, module)?)?;
     module.add_function(wrap_pyfunction!(frame::compress, module)?)?;

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import copy
+import struct
+
+import numpy as np
 import pytest
 import torch
-from safetensors.torch import save_file
+from safetensors.torch import load_file, save_file
 from torch import nn
 
 import mithril
@@ -166,3 +170,104 @@ def test_damaged_and_wrong_states_are_refused() -> None:
         load_module(nn.Sequential(nn.Linear(64, 32)), {"0.compressed": torch.zeros(7, dtype=torch.uint8)})
     with pytest.raises(mithril.MithrilError):
         mithril._mithril.CodedMatrix.from_parts({"compressed": b"MECQ"})
+
+
+def gguf_file(tensors: dict[str, tuple[int, tuple[int, int], bytes]]) -> bytes:
+    """A GGUF file of matrices: type, rows and columns, blocks."""
+
+    def text(value: str) -> bytes:
+        return struct.pack("<Q", len(value)) + value.encode()
+
+    head = b"GGUF" + struct.pack("<IQQ", 3, len(tensors), 1)
+    head += text("general.architecture") + struct.pack("<I", 8) + text("llama")
+    offset, body = 0, b""
+    for name, (kind, (rows, columns), blocks) in tensors.items():
+        head += text(name) + struct.pack("<IQQIQ", 2, columns, rows, kind, offset)
+        padded = blocks + bytes(-len(blocks) % 32)
+        body += padded
+        offset += len(padded)
+    return head + bytes(-len(head) % 32) + body
+
+
+def q4_1(rows: int, columns: int, seed: int) -> tuple[bytes, torch.Tensor]:
+    """Blocks of Q4_1, and the weights that they stand for."""
+    random = np.random.default_rng(seed)
+    n = rows * columns // 32
+    codes = np.clip(np.rint(random.normal(7.5, 2.5, (n, 32))), 0, 15).astype(np.uint8)
+    scales = random.uniform(0.005, 0.02, n).astype(np.float16)
+    least = (-7.5 * scales.astype(np.float32)).astype(np.float16)
+    packed = codes[:, :16] | codes[:, 16:] << 4
+    blocks = b"".join(scales[at : at + 1].tobytes() + least[at : at + 1].tobytes() + packed[at].tobytes() for at in range(n))
+    weights = scales.astype(np.float32)[:, None] * codes.astype(np.float32) + least.astype(np.float32)[:, None]
+    return blocks, torch.from_numpy(weights.reshape(rows, columns))
+
+
+class Quantised(nn.Module):
+    """An embedding whose table is the output too, and a layer between."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.embed = nn.Embedding(96, 64)
+        self.layer = nn.Linear(64, 64)
+        self.output = nn.Linear(64, 96, bias=False)
+        self.output.weight = self.embed.weight
+
+    def forward(self, numbers: torch.Tensor) -> torch.Tensor:
+        return self.output(torch.tanh(self.layer(self.embed(numbers))))
+
+
+def name_in_file(name: str) -> str:
+    return "embed.weight" if name == "output" else f"{name}.weight"
+
+
+@pytest.fixture(params=[torch.float32, torch.bfloat16])
+def quantised(request, tmp_path) -> tuple[Quantised, str]:
+    """A model whose weights came from a GGUF file, and that file entropy-coded."""
+    model = Quantised().to(request.param)
+    tensors = {}
+    for seed, layer in enumerate(("embed", "layer")):
+        weight = getattr(model, layer).weight
+        blocks, values = q4_1(*weight.shape, seed)
+        tensors[f"{layer}.weight"] = (3, tuple(weight.shape), blocks)
+        with torch.no_grad():
+            weight.copy_(values)
+    (tmp_path / "model.gguf").write_bytes(gguf_file(tensors))
+    command = ["mithril", "convert", str(tmp_path / "model.gguf"), "--to", "ecq", "-o", str(tmp_path / "coded")]
+    assert mithril._mithril.run_cli(command) == 0
+    return model, str(tmp_path / "coded" / "model.safetensors")
+
+
+def test_weights_that_came_quantised_stay_coded(quantised) -> None:
+    plain, source = quantised
+    coded = compress_module(copy.deepcopy(plain), "ecq", source=source, names=name_in_file)
+    assert [type(child) for child in coded.children()] == [EntropyCodedEmbedding, EntropyCodedLinear, EntropyCodedLinear]
+    assert coded.output.matrix is coded.embed.matrix and coded.layer.matrix.layout == "Q4_1"
+    numbers = torch.tensor([3, 95, 0, 3])
+    with torch.no_grad():
+        assert torch.equal(coded(numbers), plain(numbers))
+    assert resident_bytes(coded) < 0.4 * resident_bytes(plain)
+    # A state goes out and in again.
+    other = compress_module(copy.deepcopy(plain), "ecq", source=source, names=name_in_file)
+    with torch.no_grad():
+        other.layer.bias.zero_()
+    other.load_state_dict(coded.state_dict())
+    with torch.no_grad():
+        assert torch.equal(other(numbers), plain(numbers))
+
+
+def test_quantised_weights_that_are_others_stay_plain(quantised) -> None:
+    plain, source = quantised
+    with torch.no_grad():
+        plain.layer.weight[5, 5] += 1
+    coded = compress_module(plain, "ecq", source=source, names=name_in_file)
+    assert isinstance(coded.embed, EntropyCodedEmbedding) and type(coded.layer) is nn.Linear
+    with pytest.raises(ValueError, match="source"):
+        compress_module(plain, "ecq")
+    with pytest.raises(ValueError, match="source"):
+        compress_module(plain, "entropy", source=source)
+    with pytest.raises(ValueError, match="arithmetic"):
+        compress_module(Quantised().to("meta"), "ecq", source=source, names=name_in_file, arithmetic="fused")
+    damaged = load_file(source)
+    damaged["embed.weight.scales"] = damaged["embed.weight.scales"][:-3].clone()
+    with pytest.raises(mithril.MithrilError, match=r"`embed.weight`"):
+        compress_module(Quantised().to("meta"), "ecq", source=damaged, names=name_in_file)

@@ -50,7 +50,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     println!("{rows} x {columns}, one core, best of 9, CPU time");
 
     // Symbols alone: 4-bit codes.
-    let quantised = quantize(Grid::Zero4, 0.33 * 0.02, columns, &weights);
+    let quantised = quantize(Grid::Zero4, 0.33 * 0.02, f32::MAX, columns, &weights);
     let shape = Shape::new(rows, columns, 0)?;
     let mut encoded = encode(&shape, &quantised.codes, &[], &[], Coding::Entropy);
     let encode_time =
@@ -74,7 +74,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
 
     // Levels times 8-bit activations.
     for (grid, step) in [(Grid::Zero4, 0.62), (Grid::Halves5, 0.33), (Grid::Halves6, 0.2)] {
-        let quantised = quantize(grid, step * 0.02, columns, &weights);
+        let quantised = quantize(grid, step * 0.02, f32::MAX, columns, &weights);
         let low_bits = grid.bits() - 4;
         let shape = Shape::new(rows, columns, low_bits)?;
         let symbols: Vec<u8> = quantised.codes.iter().map(|code| code >> low_bits).collect();
@@ -119,7 +119,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
 
 /// Four bits in memory, as kernels for plain quantised weights have them: nibbles, looked up and multiplied.
 fn plain_four_bits(weights: &[f32], rows: usize, columns: usize, rate: impl Fn(f64) -> f64) {
-    let quantised = quantize(Grid::Zero4, 0.62 * 0.02, columns, weights);
+    let quantised = quantize(Grid::Zero4, 0.62 * 0.02, f32::MAX, columns, weights);
     let mut packed = vec![0; weights.len() / 2];
     mithril_codec::ecq::low_bits::pack(4, &quantised.codes, &mut packed);
     let x: Vec<i8> = (0..columns).map(|at| i8::try_from(at * 31 % 255).unwrap_or(-77)).collect();

@@ -15,6 +15,7 @@ mod inspect;
 mod models;
 mod pack;
 mod pair;
+mod quantize;
 mod repair;
 mod store;
 mod usage;

@@ -22,6 +22,7 @@ fn every_verb_has_help_with_examples() {
         "convert",
         "merge",
         "diagnose",
+        "quantize",
     ];
     for verb in verbs {
         let output = run(&[verb, "--help"]);

@@ -32,7 +32,7 @@ pub struct Quantised {
     pub escapes: Vec<Escape>,
     /// Sum of squared errors.
     pub squared_error: f64,
-    /// Sum of squares of the weights.
+    /// Sum of squares of the weights that are no outliers.
     pub energy: f64,
     /// Bits that codes and escapes take, up to the overhead of blocks.
     pub bits: f64,
@@ -112,9 +112,12 @@ impl Grid {
 /// Quantises the rows of a matrix with this step. A step of zero, and weights that are no numbers, are for the caller to
 /// keep out.
 ///
+/// Weights of larger magnitude than `outlier` are kept as they are, and count neither as error nor as energy: one of
+/// 1e30 would hide that nothing is left of all others.
+///
 /// # Panics
 /// When the weights are no whole rows.
-pub fn quantize(grid: Grid, step: f32, columns: usize, weights: &[f32]) -> Quantised {
+pub fn quantize(grid: Grid, step: f32, outlier: f32, columns: usize, weights: &[f32]) -> Quantised {
     assert!(columns > 0 && weights.len().is_multiple_of(columns), "whole rows");
     let n_codes = 1 << grid.bits();
     let (mut sums, mut counts) = (vec![0f64; n_codes], vec![0u64; n_codes]);
@@ -125,7 +128,7 @@ pub fn quantize(grid: Grid, step: f32, columns: usize, weights: &[f32]) -> Quant
         let x = weight * reciprocal;
         let (code, is_beyond) = grid.code(x);
         codes.push(code);
-        if is_beyond {
+        if is_beyond || weight.abs() > outlier {
             escapes.push(Escape { row: at / columns, column: at % columns, value: weight });
         } else {
             sums[usize::from(code)] += f64::from(x);
@@ -135,6 +138,8 @@ pub fn quantize(grid: Grid, step: f32, columns: usize, weights: &[f32]) -> Quant
     let levels = grid.levels(&sums, &counts);
     let scale = step / grid.units();
     let (mut squared_error, mut energy) = (0f64, 0f64);
+    // In steps, whose squares are single-precision numbers whatever the weights are.
+    let unit = grid.units().recip();
     // Kept weights have no error. Theirs would be so large that a sum could not be rid of it again.
     let mut kept = escapes.iter().peekable();
     for (row_idx, (row, codes)) in weights.chunks_exact(columns).zip(codes.chunks_exact(columns)).enumerate()
@@ -142,15 +147,20 @@ pub fn quantize(grid: Grid, step: f32, columns: usize, weights: &[f32]) -> Quant
         // Partial sums in single precision are exact enough for a row, and fast.
         let (mut row_error, mut row_energy) = (0f32, 0f32);
         for (column, (&weight, &code)) in row.iter().zip(codes).enumerate() {
-            row_energy += weight * weight;
+            let x = weight * reciprocal;
             if kept.next_if(|escape| escape.row == row_idx && escape.column == column).is_none() {
-                let error = weight - scale * f32::from(levels[usize::from(code)]);
+                let error = x - unit * f32::from(levels[usize::from(code)]);
                 row_error += error * error;
+            }
+            if weight.abs() <= outlier {
+                row_energy += x * x;
             }
         }
         squared_error += f64::from(row_error);
         energy += f64::from(row_energy);
     }
+    let square = f64::from(step) * f64::from(step);
+    let (squared_error, energy) = (squared_error * square, energy * square);
     let bits = coded_bits(grid, &codes) + 64.0 * escapes.len() as f64;
     Quantised { grid, scale, levels, codes, escapes, squared_error, energy, bits }
 }
@@ -203,7 +213,7 @@ mod tests {
         for (grid, step) in
             [(Grid::Zero4, 0.6), (Grid::Halves5, 0.33), (Grid::Halves6, 0.2), (Grid::Zero8, 0.05)]
         {
-            let quantised = quantize(grid, step, 1024, &weights);
+            let quantised = quantize(grid, step, f32::MAX, 1024, &weights);
             let snr = 10.0 * (quantised.energy / quantised.squared_error).log10();
             let bits = quantised.bits / weights.len() as f64;
             let ideal = (snr + 1.53) / 6.02;
@@ -217,7 +227,7 @@ mod tests {
         weights[17] = 1e6;
         weights[99] = -30.0;
         for grid in Grid::ALL {
-            let quantised = quantize(grid, 0.4, 64, &weights);
+            let quantised = quantize(grid, 0.4, f32::MAX, 64, &weights);
             let decoded = quantised.decode(64);
             let error: f64 = weights.iter().zip(&decoded).map(|(a, b)| f64::from(a - b).powi(2)).sum();
             assert!((error / quantised.squared_error - 1.0).abs() < 1e-3, "{grid:?}");
@@ -228,12 +238,30 @@ mod tests {
     #[test]
     fn zeros_and_constants_are_quantised() {
         for grid in Grid::ALL {
-            let zeros = quantize(grid, 1.0, 64, &[0.0; 256]);
+            let zeros = quantize(grid, 1.0, f32::MAX, 64, &[0.0; 256]);
             assert!(zeros.squared_error <= 256.0 * 0.25 + 1e-6 && zeros.escapes.is_empty(), "{grid:?}");
-            let constant = quantize(grid, 0.5, 64, &[1.25; 256]);
+            let constant = quantize(grid, 0.5, f32::MAX, 64, &[1.25; 256]);
             // A level is the mean of its weights, up to the units that levels are counted in.
             let error = f64::from(0.5 * 0.5 / grid.units());
             assert!(constant.squared_error <= 256.0 * error * error + 1e-6, "{grid:?}");
+        }
+    }
+
+    #[test]
+    fn outliers_are_kept_and_hide_nothing() {
+        let mut weights = bell(4096);
+        for grid in Grid::ALL {
+            let plain = quantize(grid, 0.4, 200.0, 64, &weights);
+            weights[17] = 1e30;
+            let with = quantize(grid, 0.4, 200.0, 64, &weights);
+            assert!(with.escapes.iter().any(|escape| (escape.row, escape.column) == (0, 17)));
+            assert_eq!(with.decode(64)[17], 1e30);
+            let (a, b) = (plain.squared_error / plain.energy, with.squared_error / with.energy);
+            assert!((a / b - 1.0).abs() < 0.01, "{grid:?}: {a} and {b}");
+            // Within the levels of a large step too.
+            let coarse = quantize(grid, 1e29, 200.0, 64, &weights);
+            assert_eq!(coarse.decode(64)[17], 1e30);
+            weights[17] = 0.5;
         }
     }
 }

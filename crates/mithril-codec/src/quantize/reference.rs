@@ -62,16 +62,17 @@ impl Reference {
         }
     }
 
-    /// Sum of squared errors over rows of so many weights. The last group of a row may be short.
-    pub fn squared_error(self, columns: usize, weights: &[f32]) -> f64 {
+    /// Sum of squared errors over rows of so many weights. The last group of a row may be short. Of weights of larger
+    /// magnitude than `outlier` the error does not count, only what they do to their groups.
+    pub fn squared_error(self, columns: usize, outlier: f32, weights: &[f32]) -> f64 {
         let mut error = 0f64;
         let largest = weights.iter().fold(0f32, |most, weight| most.max(weight.abs()));
         for row in weights.chunks_exact(columns.max(1)) {
             for group in row.chunks(self.group()) {
                 error += match self {
-                    Self::Affine { bits, .. } => affine_error(bits, group),
-                    Self::Mxfp4 => float4_error(power_of_two(group), group),
-                    Self::Nvfp4 => float4_error(eight_bit_scale(group, largest), group),
+                    Self::Affine { bits, .. } => affine_error(bits, outlier, group),
+                    Self::Mxfp4 => float4_error(power_of_two(group), outlier, group),
+                    Self::Nvfp4 => float4_error(eight_bit_scale(group, largest), outlier, group),
                 };
             }
         }
@@ -80,7 +81,7 @@ impl Reference {
 }
 
 /// The edge of larger magnitude is moved onto a whole code.
-fn affine_error(bits: u8, group: &[f32]) -> f64 {
+fn affine_error(bits: u8, outlier: f32, group: &[f32]) -> f64 {
     let (low, high) = group.iter().fold((f32::MAX, f32::MIN), |(low, high), &w| (low.min(w), high.max(w)));
     let most = f32::from((1u16 << bits) - 1);
     let is_low = low.abs() > high.abs();
@@ -99,7 +100,7 @@ fn affine_error(bits: u8, group: &[f32]) -> f64 {
         let code = ((w - bias) / scale).round_ties_even().clamp(0.0, most);
         f64::from(w - (code * scale + bias)).powi(2)
     };
-    group.iter().map(error).sum()
+    group.iter().filter(|weight| weight.abs() <= outlier).map(error).sum()
 }
 
 fn power_of_two(group: &[f32]) -> f32 {
@@ -119,13 +120,13 @@ fn eight_bit_scale(group: &[f32], largest: f32) -> f32 {
     ((scale / unit).round_ties_even() * unit).max(unit)
 }
 
-fn float4_error(scale: f32, group: &[f32]) -> f64 {
+fn float4_error(scale: f32, outlier: f32, group: &[f32]) -> f64 {
     let error = |&w: &f32| {
         let x = w.abs() / scale;
         let nearest = FLOAT4.iter().map(|level| (x - level).abs()).fold(f32::MAX, f32::min);
         f64::from(nearest * scale).powi(2)
     };
-    group.iter().map(error).sum()
+    group.iter().filter(|weight| weight.abs() <= outlier).map(error).sum()
 }
 
 #[cfg(test)]
@@ -146,10 +147,10 @@ mod tests {
     #[test]
     fn weights_that_a_format_holds_have_no_error() {
         let weights: Vec<f32> = (0..64u8).map(|i| f32::from(i % 16) * 0.5 - 4.0).collect();
-        assert!(Reference::Affine { bits: 4, group: 64 }.squared_error(64, &weights) < 1e-9);
+        assert!(Reference::Affine { bits: 4, group: 64 }.squared_error(64, f32::MAX, &weights) < 1e-9);
         let weights: Vec<f32> =
             (0..32).map(|i| FLOAT4[i % 8] * if i % 3 == 0 { -0.25 } else { 0.25 }).collect();
-        assert!(Reference::Mxfp4.squared_error(32, &weights) < 1e-9);
-        assert!(Reference::Nvfp4.squared_error(32, &weights) < 1e-9);
+        assert!(Reference::Mxfp4.squared_error(32, f32::MAX, &weights) < 1e-9);
+        assert!(Reference::Nvfp4.squared_error(32, f32::MAX, &weights) < 1e-9);
     }
 }

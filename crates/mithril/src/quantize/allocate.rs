@@ -2,6 +2,7 @@
 
 use super::Target;
 use super::report::{ReferenceReport, decibels};
+use super::weights::{Spread, energy};
 use crate::Error;
 use mithril_codec::ecq::BLOCK_SYMBOLS;
 use mithril_codec::quantize::reference::Reference;
@@ -13,8 +14,8 @@ pub(super) struct Candidate {
     pub(super) size: (usize, usize),
     /// Its sample, in whole rows.
     pub(super) sample: Vec<f32>,
-    /// Root mean square of the sample.
-    pub(super) deviation: f32,
+    /// How widely its weights are spread.
+    pub(super) spread: Spread,
     /// How much its error counts.
     pub(super) sensitivity: f64,
 }
@@ -33,13 +34,13 @@ impl Candidate {
     /// Its step when the model's is so many deviations.
     #[expect(clippy::cast_possible_truncation, reason = "a step is a single")]
     pub(super) fn step(&self, relative: f64) -> f32 {
-        (relative * f64::from(self.deviation) / self.sensitivity.sqrt()) as f32
+        (relative * f64::from(self.spread.deviation) / self.sensitivity.sqrt()) as f32
     }
 
     /// The grid that makes most of a step: fewest bits for its error, at 6.02 dB for a bit.
     pub(super) fn measure(&self, step: f32) -> Measure {
         let n = self.sample.len() as f64;
-        let ratio = step / self.deviation;
+        let ratio = step / self.spread.deviation;
         // Grids that cannot reach the tails, or that waste low bits, need not be tried.
         let is_near = |grid: &Grid| match grid {
             Grid::Zero4 => ratio > 0.3,
@@ -48,7 +49,7 @@ impl Candidate {
             Grid::Zero8 => ratio < 0.25,
         };
         let measure = |grid: Grid| {
-            let quantised = quantize(grid, step, self.size.1, &self.sample);
+            let quantised = quantize(grid, step, self.spread.outlier, self.size.1, &self.sample);
             let relative_error = quantised.squared_error / quantised.energy.max(1e-300);
             Measure { grid, bits_per_weight: quantised.bits / n, relative_error }
         };
@@ -124,8 +125,9 @@ pub(super) fn relative_step(candidates: &[Candidate], target: Target) -> Result<
 pub(super) fn measure_reference(candidates: &[Candidate], reference: Reference) -> ReferenceReport {
     let (mut error, mut n) = (0.0, 0.0);
     for candidate in candidates {
-        let energy: f64 = candidate.sample.iter().map(|&w| f64::from(w) * f64::from(w)).sum();
-        let own = reference.squared_error(candidate.size.1, &candidate.sample) / energy.max(1e-300);
+        let outlier = candidate.spread.outlier;
+        let energy = energy(&candidate.sample, outlier);
+        let own = reference.squared_error(candidate.size.1, outlier, &candidate.sample) / energy.max(1e-300);
         error += own * candidate.n_weights();
         n += candidate.n_weights();
     }

@@ -4,6 +4,10 @@
 //! standard deviation. Steps in that proportion make all relative errors equal, which is what water-filling gives for the
 //! mean relative error. Sensitivities, or second moments of the inputs of each layer, shift it.
 //!
+//! What does not fit the rule is told by name. A tensor with NaN or infinite weights, with none but zeros, or of which more
+//! than 1 in 32 weights are beyond the levels, stays as it is. A weight more than 128 times as large as 31 in 32 others is
+//! an outlier: it is kept as an escape, and counts neither for the step nor in the error that is told.
+//!
 //! ```no_run
 //! use mithril::convert::{OutputDirectory, Repository};
 //! use mithril::quantize::{QuantizeOptions, Target, quantize};

@@ -6,11 +6,11 @@ use mithril_codec::quantize::Grid;
 #[derive(Debug, Clone)]
 #[non_exhaustive]
 pub struct QuantizeReport {
-    /// All matrices of floats, in the order of their files.
+    /// All matrices of floats: first those that no step fits, then the others, in the order of their files.
     pub tensors: Vec<TensorReport>,
     /// Bits per quantised weight, everything included.
     pub bits_per_weight: f64,
-    /// Weights over error, in decibels.
+    /// Weights over error, in decibels. Outliers, which are kept as they are, count as neither.
     pub snr_db: f64,
     /// What formats of MLX make of the same weights.
     pub references: Vec<ReferenceReport>,

@@ -55,3 +55,48 @@ pub(super) fn sample(
     }
     Ok(singles(dtype, &bytes))
 }
+
+/// How widely the weights of a tensor are spread, apart from those that are beyond all others.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(super) struct Spread {
+    /// Root mean square of the weights that are no outliers.
+    pub(super) deviation: f32,
+    /// Magnitude beyond which a weight is an outlier.
+    pub(super) outlier: f32,
+}
+
+/// Outliers are so many times as large as the largest of 31 in 32 weights: about 275 deviations of a bell. Layers of real
+/// models have weights of 80 deviations, which levels and escapes hold.
+const OUTLIER: f32 = 128.0;
+
+/// Deviations from which steps and levels are ordinary singles.
+const DEVIATIONS: std::ops::RangeInclusive<f32> = 1e-30..=1e30;
+
+impl Spread {
+    /// The spread of a tensor by its sample, or why it cannot be quantised.
+    pub(super) fn of(sample: &[f32]) -> Result<Self, &'static str> {
+        if sample.iter().any(|weight| !weight.is_finite()) {
+            return Err(NO_NUMBERS);
+        }
+        let mut magnitudes: Vec<f32> =
+            sample.iter().map(|weight| weight.abs()).filter(|&w| w > 0.0).collect();
+        let Some(last) = magnitudes.len().checked_sub(1) else { return Err("its weights are all zero") };
+        let (_, &mut most, _) = magnitudes.select_nth_unstable_by(last - last / 32, f32::total_cmp);
+        let outlier = most.min(f32::MAX / OUTLIER) * OUTLIER;
+        let n_within = sample.iter().filter(|weight| weight.abs() <= outlier).count();
+        #[expect(clippy::cast_possible_truncation, reason = "a deviation is a single")]
+        let deviation = (energy(sample, outlier) / n_within as f64).sqrt() as f32;
+        if !DEVIATIONS.contains(&deviation) {
+            return Err("its weights are too large or too small for a step");
+        }
+        Ok(Self { deviation, outlier })
+    }
+}
+
+/// Why a tensor with NaN or infinities stays as it is.
+pub(super) const NO_NUMBERS: &str = "it has weights that are no numbers";
+
+/// Sum of squares of the weights that are no outliers.
+pub(super) fn energy(weights: &[f32], outlier: f32) -> f64 {
+    weights.iter().filter(|weight| weight.abs() <= outlier).map(|&w| f64::from(w) * f64::from(w)).sum()
+}

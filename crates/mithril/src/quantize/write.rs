@@ -2,7 +2,7 @@
 
 use super::allocate::{Candidate, measure_reference, relative_step};
 use super::report::{QuantizeReport, TensorOutcome, TensorReport, decibels};
-use super::weights::{matrix_of, sample, singles};
+use super::weights::{NO_NUMBERS, Spread, matrix_of, sample, singles};
 use super::{QuantizeOptions, Reference, Target};
 use crate::convert::ecq::spool::Spool;
 use crate::convert::ecq::{MatrixPlan, NewPart, matrix_parts};
@@ -34,7 +34,7 @@ pub fn quantize(
     progress: Progress<'_>,
 ) -> Result<QuantizeReport, Error> {
     check(options)?;
-    let (candidates, mut kept) = candidates(repository, options)?;
+    let Sorted { candidates, mut kept, refused } = sort(repository, options)?;
     if candidates.is_empty() {
         return Err(Error::invalid(format!("`{}` has no matrices of floats", repository.path().display())));
     }
@@ -50,7 +50,7 @@ pub fn quantize(
 
     let (mut bits, mut error, mut n) = (0.0, 0.0, 0.0);
     let mut described = BTreeMap::new();
-    let mut tensors = Vec::new();
+    let mut tensors = refused;
     for (candidate, (report, coded_len)) in candidates.iter().zip(done) {
         let tensor = &repository.tensors()[candidate.idx];
         match &report.outcome {
@@ -147,11 +147,17 @@ fn copy(repository: &Repository, idx: usize) -> Result<NewPart, Error> {
     Ok(NewPart { name: tensor.name.clone(), dtype: tensor.dtype, shape: tensor.shape.clone(), bytes })
 }
 
-/// Matrices to quantise with samples of them, and the tensors that stay.
-fn candidates(
-    repository: &Repository,
-    options: &QuantizeOptions,
-) -> Result<(Vec<Candidate>, Vec<usize>), Error> {
+/// What becomes of the tensors of a model.
+struct Sorted {
+    /// Matrices to quantise, with samples of them.
+    candidates: Vec<Candidate>,
+    /// Tensors that stay.
+    kept: Vec<usize>,
+    /// Those of them that are matrices, and why.
+    refused: Vec<TensorReport>,
+}
+
+fn sort(repository: &Repository, options: &QuantizeOptions) -> Result<Sorted, Error> {
     let calibration = options.calibration.as_deref().map(Repository::open).transpose()?;
     let is_kept = |name: &str| options.keep.iter().any(|part| name.contains(part.as_str()));
     let sizes: Vec<Option<(usize, usize)>> = repository
@@ -161,7 +167,7 @@ fn candidates(
         .collect();
     let n_matrices = sizes.iter().flatten().count().max(1);
     let n_sample = (SAMPLE_WEIGHTS / n_matrices).clamp(*SAMPLE_OF_EACH.start(), *SAMPLE_OF_EACH.end());
-    let (mut candidates, mut kept) = (Vec::new(), Vec::new());
+    let (mut candidates, mut kept, mut refused) = (Vec::new(), Vec::new(), Vec::new());
     for (idx, size) in sizes.into_iter().enumerate() {
         let Some(size) = size else {
             kept.push(idx);
@@ -169,21 +175,26 @@ fn candidates(
         };
         let name = &repository.tensors()[idx].name;
         let sample = sample(repository, idx, size, n_sample)?;
-        let energy: f64 = sample.iter().map(|&w| f64::from(w) * f64::from(w)).sum();
-        #[expect(clippy::cast_possible_truncation, reason = "a deviation is a single")]
-        let deviation = (energy / sample.len() as f64).sqrt() as f32;
+        let spread = match Spread::of(&sample) {
+            Ok(spread) => spread,
+            Err(reason) => {
+                let n_weights = (size.0 * size.1) as u64;
+                refused.push(TensorReport {
+                    name: name.clone(),
+                    n_weights,
+                    outcome: TensorOutcome::Kept(reason),
+                });
+                kept.push(idx);
+                continue;
+            }
+        };
         let mut sensitivity = options.sensitivities.get(name).copied().unwrap_or(1.0);
         if let Some(calibration) = &calibration {
             sensitivity *= input_sensitivity(calibration, name, size.1, &sample)?;
         }
-        // All zero, or not all numbers: no step fits.
-        if deviation.is_finite() && deviation > 0.0 {
-            candidates.push(Candidate { idx, size, sample, deviation, sensitivity });
-        } else {
-            kept.push(idx);
-        }
+        candidates.push(Candidate { idx, size, sample, spread, sensitivity });
     }
-    Ok((candidates, kept))
+    Ok(Sorted { candidates, kept, refused })
 }
 
 /// How much larger the relative error of a layer's output is than that of its weights, from the mean squares of its
@@ -255,11 +266,11 @@ impl Job<'_> {
         let report =
             |outcome| TensorReport { name: tensor.name.clone(), n_weights: weights.len() as u64, outcome };
         if !weights.iter().all(|weight| weight.is_finite()) {
-            return Ok((report(TensorOutcome::Kept("it has weights that are no numbers")), 0));
+            return Ok((report(TensorOutcome::Kept(NO_NUMBERS)), 0));
         }
         let step = candidate.step(self.relative);
         let grid = candidate.measure(step).grid;
-        let quantised = quantize_matrix(grid, step, columns, &weights);
+        let quantised = quantize_matrix(grid, step, candidate.spread.outlier, columns, &weights);
         // The format counts escapes of a block in 16 bits.
         if quantised.escapes.len() > weights.len() / 32 {
             return Ok((report(TensorOutcome::Kept("too many of its weights are outliers")), 0));

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
@@ -17,21 +17,38 @@ from mithril.torch._modules import (
     EntropyCodedEmbedding,
     EntropyCodedLinear,
     Kind,
+    Matrix,
     _Coded,
+    is_matrix_of,
     matrix_of,
     matrix_of_weight,
 )
 
 
 def compress_module(
-    model: nn.Module, kind: Kind = "entropy", *, arithmetic: Arithmetic = "torch", threads: int = 0
+    model: nn.Module,
+    kind: Kind = "entropy",
+    *,
+    source: Path | Mapping[str, torch.Tensor] | None = None,
+    names: Callable[[str], str] | None = None,
+    arithmetic: Arithmetic = "torch",
+    threads: int = 0,
 ) -> nn.Module:
     """Replaces every `nn.Linear` and `nn.Embedding` below a module by one whose weights stay coded; returns the module.
 
     `kind` is `entropy`, the smallest (about 10.7 bits per weight), or `fixed12` (12 bits, quicker to decode). Layers
     that share a weight share its codes. Weights that are not bf16 to the last bit stay as they are, as do layers that
     are subclasses of the two and embeddings with `max_norm`, which change their own weights.
+
+    `ecq` is for models whose weights came quantised: `source` is the file that `mithril convert --to ecq` made of the
+    quantised one, or its tensors, and `names` tells the name of a layer's matrix there (for GGUF `blk.0.attn_q.weight`;
+    by default the name of the layer). A layer is replaced if that matrix decodes to its weights, bit for bit; one on the
+    device `meta` has none to compare.
     """
+    if (kind == "ecq") != (source is not None):
+        raise ValueError("`source` is for `kind='ecq'`, which needs it: weights that came quantised, entropy-coded")
+    if source is not None:
+        return _take_quantised(model, source, names or str, arithmetic, threads)
     coded: dict[int, Any] = {}
 
     def replacement(module: nn.Module) -> nn.Module | None:
@@ -49,6 +66,44 @@ def compress_module(
     return model
 
 
+def _take_quantised(
+    model: nn.Module,
+    source: Path | Mapping[str, torch.Tensor],
+    names: Callable[[str], str],
+    arithmetic: Arithmetic,
+    threads: int,
+) -> nn.Module:
+    """Replaces the layers whose weights are matrices of an entropy-coded file."""
+    state = dict(source) if isinstance(source, Mapping) else _load_file(source)
+    matrices: dict[str, Matrix] = {}
+
+    def replacement(name: str, module: nn.Module) -> nn.Module | None:
+        name = names(name)
+        parts = _parts(state, name)
+        if PARTS[0] not in parts:
+            return None
+        weight = module.weight
+        assert isinstance(weight, torch.Tensor)
+        if name not in matrices:
+            matrices[name] = _named_matrix(name, parts)
+        is_same = weight.is_meta or is_matrix_of(matrices[name], weight)
+        return _replace(module, matrices[name], weight.dtype, arithmetic, threads) if is_same else None
+
+    _walk(model, replacement)
+    return model
+
+
+def _parts(state: Mapping[str, torch.Tensor], name: str) -> dict[str, torch.Tensor]:
+    return {part: state[f"{name}.{part}"] for part in PARTS if f"{name}.{part}" in state}
+
+
+def _named_matrix(name: str, parts: Mapping[str, torch.Tensor]) -> Matrix:
+    try:
+        return matrix_of(parts)
+    except MithrilError as error:
+        raise type(error)(f"`{name}`: {error}") from None
+
+
 def load_module(
     model: nn.Module,
     source: Path | Mapping[str, torch.Tensor],
@@ -64,16 +119,12 @@ def load_module(
     state = dict(source) if isinstance(source, Mapping) else _load_file(source)
 
     def replacement(name: str, module: nn.Module) -> nn.Module | None:
-        parts = {part: state[f"{name}.{part}"] for part in PARTS if f"{name}.{part}" in state}
+        parts = _parts(state, name)
         if PARTS[0] not in parts:
             return None
         weight = module.weight
         assert isinstance(weight, torch.Tensor)
-        try:
-            matrix = matrix_of(parts)
-        except MithrilError as error:
-            raise type(error)(f"`{name}`: {error}") from None
-        return _replace(module, matrix, weight.dtype, arithmetic, threads)
+        return _replace(module, _named_matrix(name, parts), weight.dtype, arithmetic, threads)
 
     _walk(model, replacement)
     on_meta = any(tensor.is_meta for tensor in model.parameters())

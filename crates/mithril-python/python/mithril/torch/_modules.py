@@ -9,13 +9,27 @@ import torch
 from torch import nn
 
 from mithril._adapters import torch as adapter
-from mithril._mithril import CodedMatrix, MithrilError
+from mithril._mithril import CodedMatrix, MithrilError, QuantisedMatrix
 
-Kind = Literal["fixed12", "entropy"]
+Kind = Literal["fixed12", "entropy", "ecq"]
 Arithmetic = Literal["torch", "fused"]
 
 # The tensors of a matrix, as coded files name them; the first is always there.
-PARTS = ("compressed", "stream_offsets", "freq", "low_bits", "levels", "scales")
+PARTS = (
+    "compressed",
+    "stream_offsets",
+    "freq",
+    "low_bits",
+    "levels",
+    "scales",
+    "biases",
+    "zero_codes",
+    "bias_residuals",
+    "sub_scales",
+    "sub_biases",
+)
+
+Matrix = CodedMatrix | QuantisedMatrix
 
 
 class _Room:
@@ -38,7 +52,7 @@ _ROOM = _Room()
 class _Coded(nn.Module):  # type: ignore[misc]  # torch is not read for types
     """What both kinds of modules have: the matrix, and how it goes into a state and comes out of it."""
 
-    def __init__(self, matrix: CodedMatrix, dtype: torch.dtype, threads: int) -> None:
+    def __init__(self, matrix: Matrix, dtype: torch.dtype, threads: int) -> None:
         super().__init__()
         self.matrix = matrix
         self.dtype = dtype
@@ -52,13 +66,13 @@ class _Coded(nn.Module):  # type: ignore[misc]  # torch is not read for types
     def decode(self, *, fresh: bool = False) -> torch.Tensor:
         """The weights. Unless `fresh`, they stand in memory that the next layer uses too."""
         shape = (self.matrix.rows, self.matrix.columns)
-        is_bf16 = self.matrix.kind != "levels"
+        is_bf16 = self.matrix.kind in ("fixed12", "entropy")
         stored = torch.bfloat16 if is_bf16 else torch.float32
         weights = torch.empty(shape, dtype=stored) if fresh else _ROOM.take(shape, stored)
-        if is_bf16:
+        if isinstance(self.matrix, CodedMatrix) and is_bf16:
             self.matrix.decode_bf16(adapter.memory(weights), self.threads)
         else:
-            self.matrix.decode_rows(0, shape[0], adapter.memory(weights))
+            decode_rows(self.matrix, 0, shape[0], weights, self.threads)
         return weights.to(self.dtype)
 
     def _save_to_state_dict(self, destination: Any, prefix: str, keep_vars: bool) -> None:
@@ -100,7 +114,7 @@ class EntropyCodedLinear(_Coded):
 
     def __init__(
         self,
-        matrix: CodedMatrix,
+        matrix: Matrix,
         bias: torch.Tensor | None = None,
         *,
         dtype: torch.dtype = torch.bfloat16,
@@ -111,6 +125,8 @@ class EntropyCodedLinear(_Coded):
         super().__init__(matrix, dtype, threads)
         if arithmetic not in ("torch", "fused"):
             raise ValueError(f"`arithmetic` is `torch` or `fused`, not `{arithmetic}`")
+        if arithmetic == "fused" and isinstance(matrix, QuantisedMatrix):
+            raise ValueError("weights that came quantised are multiplied by torch: `arithmetic` must be `torch`")
         self.arithmetic = arithmetic
         self.in_features, self.out_features = matrix.columns, matrix.rows
         self.bias = None if bias is None else nn.Parameter(bias.detach().clone(), requires_grad=False)
@@ -134,6 +150,7 @@ class EntropyCodedLinear(_Coded):
         if x.device.type != "cpu":
             raise ValueError(f"coded weights are multiplied on the CPU; the input is on {x.device}")
         out = torch.empty((*x.shape[:-1], self.out_features), dtype=torch.float32)
+        assert isinstance(self.matrix, CodedMatrix), "checked when the layer was made"
         x_single = x.detach().to(torch.float32).contiguous()
         self.matrix.multiply(adapter.memory(x_single), adapter.memory(out), self.threads)
         if self.bias is not None:
@@ -146,7 +163,7 @@ class EntropyCodedEmbedding(_Coded):
 
     def __init__(
         self,
-        matrix: CodedMatrix,
+        matrix: Matrix,
         *,
         dtype: torch.dtype = torch.bfloat16,
         padding_idx: int | None = None,
@@ -170,8 +187,16 @@ class EntropyCodedEmbedding(_Coded):
         for at, number in enumerate(unique.tolist()):
             if not 0 <= number < self.num_embeddings:
                 raise IndexError(f"no row {number}: there are {self.num_embeddings}")
-            self.matrix.decode_rows(number, number + 1, adapter.memory(rows[at]))
+            decode_rows(self.matrix, number, number + 1, rows[at], 1)
         return rows.to(self.dtype)[places]
+
+
+def decode_rows(matrix: Matrix, start: int, end: int, out: torch.Tensor, threads: int) -> None:
+    """Some rows, as singles."""
+    if isinstance(matrix, QuantisedMatrix):
+        matrix.decode_rows(start, end, adapter.memory(out), threads)
+    else:
+        matrix.decode_rows(start, end, adapter.memory(out))
 
 
 def matrix_of_weight(weight: torch.Tensor, kind: Kind) -> CodedMatrix:
@@ -187,6 +212,18 @@ def _same(a: torch.Tensor, b: torch.Tensor) -> bool:
     return bool(torch.equal(a.contiguous().view(torch.uint8), b.contiguous().view(torch.uint8)))
 
 
-def matrix_of(parts: Mapping[str, torch.Tensor]) -> CodedMatrix:
+def matrix_of(parts: Mapping[str, torch.Tensor]) -> Matrix:
     """The matrix of its tensors."""
-    return CodedMatrix.from_parts({name: adapter.memory(part.cpu().contiguous()) for name, part in parts.items()})
+    memory = {name: adapter.memory(part.cpu().contiguous()) for name, part in parts.items()}
+    # Levels are what `mithril quantize` and bf16 weights have; models that came quantised have scales alone.
+    is_own = "levels" in memory or "scales" not in memory
+    return CodedMatrix.from_parts(memory) if is_own else QuantisedMatrix.from_parts(memory)
+
+
+def is_matrix_of(matrix: Matrix, weight: torch.Tensor) -> bool:
+    """Whether a matrix decodes to these very weights."""
+    if (matrix.rows, matrix.columns) != tuple(weight.shape):
+        return False
+    decoded = torch.empty(weight.shape, dtype=torch.float32)
+    decode_rows(matrix, 0, matrix.rows, decoded, 0)
+    return _same(decoded.to(weight.dtype), weight.detach().cpu())

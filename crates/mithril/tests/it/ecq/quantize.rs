@@ -123,6 +123,16 @@ fn what_cannot_be_quantised_stays_and_is_named() {
         assert!(file.read(name).unwrap() == *bytes, "`{name}` changed");
     }
     assert_eq!(report.n_copied, 4);
+    let reasons: Vec<_> = report
+        .tensors
+        .iter()
+        .filter_map(|tensor| match tensor.outcome {
+            TensorOutcome::Kept(reason) => Some((tensor.name.as_str(), reason)),
+            _ => None,
+        })
+        .collect();
+    let broken = ("broken.weight", "it has weights that are no numbers");
+    assert_eq!(reasons, [broken, ("zero.weight", "its weights are all zero")]);
     options.sensitivities.insert("good.weight".to_owned(), f64::NAN);
     assert!(run(&folder, "out2", &options).is_err());
     for target in [Target::BitsPerWeight(0.0), Target::BitsPerWeight(f64::NAN), Target::SnrDb(400.0)] {
@@ -145,4 +155,65 @@ fn sensitive_tensors_get_more_bits() {
     };
     // A factor of 16 in the error is two bits.
     assert!((1.7..2.3).contains(&(bits("b.weight") - bits("a.weight"))), "{report:?}");
+}
+
+/// A model of one matrix with a few weights changed, and what became of it.
+fn changed(test: &str, change: impl FnOnce(&mut [f32])) -> (Folder, Vec<f32>, QuantizeReport) {
+    let folder = Folder::new(test);
+    let (mut odd, good) = (weights(8, 128 * 256, 0.02), weights(9, 64 * 128, 1.0));
+    change(&mut odd);
+    let list = [
+        ("odd.weight".to_owned(), "F32", vec![128, 256], bytes(&odd)),
+        ("good.weight".to_owned(), "F32", vec![64, 128], bytes(&good)),
+    ];
+    folder.write("model/model.safetensors", &safetensors_of(&list));
+    let report = run(&folder, "out", &QuantizeOptions::new(Target::SnrDb(20.0))).unwrap();
+    let back = OutputDirectory::create(&folder.join("back"), false).unwrap();
+    dequantize(&folder.join("out"), back, &|_| ()).unwrap();
+    let file = std::fs::read(folder.join("back/model.safetensors")).unwrap();
+    let read = safetensors::tensors(&file, file.len() as u64).unwrap();
+    let odd = read.iter().find(|tensor| tensor.name == "odd.weight").unwrap();
+    let bytes = &file[odd.bytes.start as usize..odd.bytes.end as usize];
+    (folder, bytes.as_chunks().0.iter().map(|bytes| f32::from_le_bytes(*bytes)).collect(), report)
+}
+
+#[test]
+fn one_huge_weight_takes_no_bits_from_the_others() {
+    for huge in [1e30, -f32::MAX, 1e4] {
+        let at = 77 * 256 + 3;
+        let (_folder, decoded, report) = changed("quantize-outlier", |weights| weights[at] = huge);
+        assert_eq!(decoded[at], huge, "an outlier is kept as it is");
+        let original = weights(8, 128 * 256, 0.02);
+        let (mut error, mut energy) = (0f64, 0f64);
+        for (idx, (was, is)) in original.iter().zip(&decoded).enumerate().filter(|(idx, _)| *idx != at) {
+            error += f64::from(was - is).powi(2);
+            energy += f64::from(*was).powi(2);
+            assert!((was - is).abs() < 0.02, "weight {idx}: {was} became {is}");
+        }
+        let measured = -10.0 * (error / energy).log10();
+        let told = report.tensors.iter().find(|tensor| tensor.name == "odd.weight").unwrap();
+        let TensorOutcome::Quantised { snr_db, n_escapes, .. } = told.outcome else { panic!("{told:?}") };
+        assert!((measured - snr_db).abs() < 0.05 && n_escapes >= 1, "{measured} dB, told {snr_db}");
+        assert!((19.0..21.0).contains(&snr_db) && (19.5..20.5).contains(&report.snr_db), "{report:?}");
+        let affine = report.references.iter().find(|reference| reference.name == "affine4-g64").unwrap();
+        assert!((10.0..25.0).contains(&affine.snr_db), "{affine:?}");
+    }
+}
+
+#[test]
+fn tensors_that_no_step_fits_stay_bit_for_bit() {
+    let nan_late = |weights: &mut [f32]| weights[128 * 256 - 1] = f32::NAN;
+    let infinite = |weights: &mut [f32]| weights[0] = f32::NEG_INFINITY;
+    let tiny = |weights: &mut [f32]| weights.iter_mut().for_each(|weight| *weight *= 1e-36);
+    let changes: [fn(&mut [f32]); 3] = [nan_late, infinite, tiny];
+    for (name, change) in ["nan", "infinite", "tiny"].into_iter().zip(changes) {
+        let (_folder, decoded, report) = changed(&format!("quantize-{name}"), change);
+        let told = report.tensors.iter().find(|tensor| tensor.name == "odd.weight").unwrap();
+        assert!(matches!(told.outcome, TensorOutcome::Kept(_)), "{name}: {told:?}");
+        let mut wanted = weights(8, 128 * 256, 0.02);
+        change(&mut wanted);
+        let bits = |weights: &[f32]| weights.iter().map(|weight| weight.to_bits()).collect::<Vec<_>>();
+        assert!(bits(&decoded) == bits(&wanted), "{name}");
+        assert!((19.5..20.5).contains(&report.snr_db), "{name}: the other matrix meets the target");
+    }
 }
