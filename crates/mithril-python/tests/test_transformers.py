@@ -1,5 +1,7 @@
 """Checkpoints of Hugging Face's Trainer through mithril, with the real package on a CPU."""
 
+import os
+import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -165,6 +167,27 @@ def test_other_trainers_take_the_mixin(tmp_path: Path) -> None:
 
     assert losses(fitted(tmp_path / "a", kind=Own))[0][1] == 2 * losses(fitted(tmp_path / "b", stop=1))[0][1]
     assert latest(tmp_path / "a") is not None
+
+
+def test_ranks_that_share_a_model_save_once_and_resume_each_with_its_random_numbers(tmp_path: Path) -> None:
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        port = listener.getsockname()[1]
+    shared = {**os.environ, "WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "OMP_NUM_THREADS": "1"}
+    script = Path(__file__).with_name("transformers_ranks.py")
+    ranks = [
+        subprocess.Popen(
+            [sys.executable, str(script), str(tmp_path)],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            env={**shared, "RANK": str(rank), "LOCAL_RANK": str(rank)},
+        )
+        for rank in range(2)
+    ]
+    outputs = [rank.communicate(timeout=400)[0] for rank in ranks]
+    assert [rank.returncode for rank in ranks] == [0, 0], "\n".join(outputs)
+    assert all("agrees over" in output for output in outputs)
 
 
 def test_without_the_package_the_error_says_what_to_install() -> None:
