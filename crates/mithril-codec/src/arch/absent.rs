@@ -305,11 +305,12 @@ impl Avx2 {
         match self {}
     }
 
-    pub(crate) fn restore_predicted_16(
+    pub(crate) fn restore_predicted(
         self,
-        _: &crate::prediction::Elements16<'_>,
+        _: usize,
+        _: &crate::prediction::CodedElements<'_>,
         _: &mut [u8],
-    ) -> (usize, [usize; 2]) {
+    ) -> (usize, [usize; 4]) {
         match self {}
     }
 

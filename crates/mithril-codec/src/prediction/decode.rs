@@ -47,8 +47,8 @@ pub(crate) fn decode(
         raw_bits,
         planes,
     };
-    if let Some(avx2) = crate::arch::avx2().filter(|_| width == 2) {
-        elements.restore_16(avx2, prediction, out);
+    if let Some(avx2) = crate::arch::avx2() {
+        elements.restore_whole_vectors(avx2, prediction, out);
     }
     format.known(|format| elements.restore(format, &steps, out));
     let tail = &mut out[n * width..];
@@ -129,8 +129,8 @@ struct Elements<'a> {
     planes: [&'a [u8]; 8],
 }
 
-/// What kernels see of [`Elements`] of two bytes.
-pub(crate) struct Elements16<'a> {
+/// What kernels see of [`Elements`].
+pub(crate) struct CodedElements<'a> {
     pub(crate) mantissa: u8,
     pub(crate) detail: u8,
     /// Tables below this code sizes.
@@ -141,15 +141,15 @@ pub(crate) struct Elements16<'a> {
     pub(crate) symbols: &'a [u8],
     pub(crate) raw_lens: &'a [u8],
     pub(crate) raw_bits: &'a [u8],
-    pub(crate) planes: [&'a [u8]; 2],
+    pub(crate) planes: [&'a [u8]; 4],
 }
 
 impl Elements<'_> {
-    /// Writes as many elements of two bytes as a kernel can.
-    fn restore_16(&mut self, avx2: crate::arch::Avx2, prediction: &Prediction, out: &mut [u8]) {
+    /// Writes as many elements as a kernel can.
+    fn restore_whole_vectors(&mut self, avx2: crate::arch::Avx2, prediction: &Prediction, out: &mut [u8]) {
         let n_value_tables =
             (0..prediction.decode.len()).filter(|&table| prediction.tables.is_value(table)).count();
-        let elements = Elements16 {
+        let elements = CodedElements {
             mantissa: u8::try_from(prediction.predictor.format.mantissa()).unwrap_or(0),
             detail: prediction.tables.detail,
             n_value_tables: u8::try_from(n_value_tables).unwrap_or(0),
@@ -159,10 +159,10 @@ impl Elements<'_> {
             symbols: self.symbols,
             raw_lens: self.raw_lens,
             raw_bits: self.raw_bits,
-            planes: [self.planes[0], self.planes[1]],
+            planes: [self.planes[0], self.planes[1], self.planes[2], self.planes[3]],
         };
-        let (done, [low, high]) = avx2.restore_predicted_16(&elements, out);
-        (self.done, self.at) = (done, [low, high, 0, 0]);
+        let width = prediction.predictor.format.width();
+        (self.done, self.at) = avx2.restore_predicted(width, &elements, out);
     }
 
     /// Writes all elements. Inlined, so that the compiler knows the format.

@@ -28,7 +28,7 @@ mod tables;
 #[cfg(test)]
 mod tests;
 
-pub(crate) use decode::{Elements16, decode};
+pub(crate) use decode::{CodedElements, decode};
 pub(crate) use encode::encode;
 pub use encode::{Counts, count};
 pub use low_rank::{Factors, LowRank};

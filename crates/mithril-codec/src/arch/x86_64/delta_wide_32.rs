@@ -65,7 +65,7 @@ kernels! {
 /// Sixteen bytes, each in a lane of four.
 #[inline]
 #[target_feature(enable = "avx512f")]
-fn spread(bytes: &[u8; 16]) -> __m512i {
+pub(super) fn spread(bytes: &[u8; 16]) -> __m512i {
     // SAFETY: `bytes` is 16 readable bytes, and `loadu` has no alignment requirement.
     _mm512_cvtepu8_epi32(unsafe { _mm_loadu_si128(bytes.as_ptr().cast()) })
 }
@@ -171,7 +171,7 @@ fn codes_32(elements: Elements32<'_>, source: &[u8], codes: &mut [u8], rests: [&
 /// Bytes of a plane for the lanes of a mask, and zero for the others.
 #[inline]
 #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512vbmi2,avx2,bmi1,bmi2,popcnt")]
-fn next_of(plane: &[u8], taken: &mut usize, members: u16) -> __m512i {
+pub(super) fn next_of(plane: &[u8], taken: &mut usize, members: u16) -> __m512i {
     let n = members.count_ones();
     let next = &plane[*taken..][..n as usize];
     *taken += n as usize;

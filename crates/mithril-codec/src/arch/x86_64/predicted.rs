@@ -1,8 +1,9 @@
-//! Predicted blocks with AVX-512: from contexts to tables, from buckets to elements, and numbers of two bytes put
-//! together 32 at a time. The definitions are in `prediction::decode` and `prediction::symbols`.
+//! Predicted blocks with AVX-512: from contexts to tables, from buckets to elements, and numbers put together a vector at
+//! a time. The definitions are in `prediction::decode` and `prediction::symbols`.
 
+use super::delta_wide_32::{next_of, spread};
 use super::{Avx2, load, load_wide, next_bytes, store_wide};
-use crate::prediction::Elements16;
+use crate::prediction::CodedElements;
 use std::arch::x86_64::*;
 
 impl Avx2 {
@@ -34,21 +35,24 @@ impl Avx2 {
         unsafe { merge(buckets, starts, bucketed, out) }
     }
 
-    /// See `prediction::decode`. Takes whole vectors of 32 elements; returns how many are done, and how many bytes of
-    /// each plane they took.
+    /// See `prediction::decode`, for elements of two or four bytes. Takes whole vectors; returns how many elements are
+    /// done, and how many bytes of each plane they took.
     ///
     /// # Panics
     /// When a plane is shorter than the elements need.
-    pub(crate) fn restore_predicted_16(
+    pub(crate) fn restore_predicted(
         self,
-        elements: &Elements16<'_>,
+        width: usize,
+        elements: &CodedElements<'_>,
         out: &mut [u8],
-    ) -> (usize, [usize; 2]) {
-        if self.wide.is_none() {
-            return (0, [0; 2]);
+    ) -> (usize, [usize; 4]) {
+        match (self.wide, width) {
+            // SAFETY: `wide` is there only when `detect` saw the features.
+            (Some(_), 2) => unsafe { restore_16(elements, out) },
+            // SAFETY: as above.
+            (Some(_), 4) => unsafe { restore_32(elements, out) },
+            _ => (0, [0; 4]),
         }
-        // SAFETY: `wide` is there only when `detect` saw the features.
-        unsafe { restore_16(elements, out) }
     }
 }
 
@@ -89,8 +93,9 @@ fn merge(buckets: &[u8], starts: &mut [usize], bucketed: &[u8], out: &mut [u8]) 
 }
 
 #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512vbmi2,avx2,bmi1,bmi2,popcnt,lzcnt")]
-fn restore_16(elements: &Elements16<'_>, out: &mut [u8]) -> (usize, [usize; 2]) {
-    let Elements16 { mantissa, detail, n_value_tables, predicted, scales, tables, symbols, .. } = *elements;
+fn restore_16(elements: &CodedElements<'_>, out: &mut [u8]) -> (usize, [usize; 4]) {
+    let CodedElements { mantissa, detail, n_value_tables, predicted, scales, tables, symbols, .. } =
+        *elements;
     let word = |x: i16| _mm512_set1_epi16(x);
     let (zero, one) = (_mm512_setzero_si512(), word(1));
     let magnitudes = word(0x7fff);
@@ -100,7 +105,7 @@ fn restore_16(elements: &Elements16<'_>, out: &mut [u8]) -> (usize, [usize; 2]) 
     let detail = _mm_cvtsi32_si128(i32::from(detail));
     let kept_of_sizes = _mm_cvtsi32_si128(i32::from(mantissa) - 2);
     let n_value_tables = word(i16::from(n_value_tables));
-    let mut taken = [0; 2];
+    let mut taken = [0; 4];
     let vectors = symbols.as_chunks::<32>().0;
     let places = predicted.as_chunks::<32>().0.iter().zip(scales.as_chunks::<32>().0);
     let coded = vectors.iter().zip(tables.as_chunks::<32>().0);
@@ -170,4 +175,81 @@ fn restore_16(elements: &Elements16<'_>, out: &mut [u8]) -> (usize, [usize; 2]) 
         store_wide(out, x);
     }
     (32 * vectors.len(), taken)
+}
+
+#[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512vbmi2,avx2,bmi1,bmi2,popcnt,lzcnt")]
+fn restore_32(elements: &CodedElements<'_>, out: &mut [u8]) -> (usize, [usize; 4]) {
+    let CodedElements { mantissa, detail, n_value_tables, predicted, scales, tables, symbols, .. } =
+        *elements;
+    let word = |x: i32| _mm512_set1_epi32(x);
+    let (zero, one) = (_mm512_setzero_si512(), word(1));
+    let magnitudes = word(i32::MAX);
+    let first = word(2 << detail);
+    let leading = word(1 << detail);
+    let below = word((1 << detail) - 1);
+    let detail = _mm_cvtsi32_si128(i32::from(detail));
+    let kept_of_sizes = _mm_cvtsi32_si128(i32::from(mantissa) - 2);
+    let n_value_tables = word(i32::from(n_value_tables));
+    let mut taken = [0; 4];
+    let vectors = symbols.as_chunks::<16>().0;
+    let places = predicted.as_chunks::<16>().0.iter().zip(scales.as_chunks::<16>().0);
+    let coded = vectors.iter().zip(tables.as_chunks::<16>().0);
+    let kept = elements.raw_lens.as_chunks::<16>().0.iter().zip(elements.raw_bits.as_chunks::<16>().0);
+    let outputs = out.as_chunks_mut::<64>().0;
+    for ((((predicted, scales), (symbols, tables)), (lens, bits)), out) in
+        places.zip(coded).zip(kept).zip(outputs)
+    {
+        // SAFETY: `predicted` is 64 readable bytes, and `loadu` has no alignment requirement.
+        let p = unsafe { _mm512_loadu_si512(predicted.as_ptr().cast()) };
+        // SAFETY: `scales` is 32 readable bytes, and `loadu` has no alignment requirement.
+        let scale = unsafe { _mm256_loadu_si256(scales.as_ptr().cast()) };
+        let scale = _mm512_cvtepi16_epi32(scale);
+        let (symbol, table, len) = (spread(symbols), spread(tables), spread(lens));
+        let mut raw = _mm512_sllv_epi32(spread(bits), _mm512_and_si512(len, word(0x38)));
+        let keeps = |n_bytes: i32| _mm512_cmpge_epi32_mask(len, word(8 * n_bytes));
+        raw = _mm512_or_si512(raw, next_of(elements.planes[0], &mut taken[0], keeps(1)));
+        let reaching = keeps(2);
+        if reaching != 0 {
+            let next = next_of(elements.planes[1], &mut taken[1], reaching);
+            raw = _mm512_or_si512(raw, _mm512_slli_epi32::<8>(next));
+            let next = next_of(elements.planes[2], &mut taken[2], keeps(3));
+            raw = _mm512_or_si512(raw, _mm512_slli_epi32::<16>(next));
+            let next = next_of(elements.planes[3], &mut taken[3], keeps(4));
+            raw = _mm512_or_si512(raw, _mm512_slli_epi32::<24>(next));
+        }
+        // Distances: the least of a class, then away from zero or towards it.
+        let class = _mm512_srli_epi32::<1>(_mm512_add_epi32(symbol, one));
+        let above = _mm512_sub_epi32(class, first);
+        let raw_len = _mm512_add_epi32(_mm512_srl_epi32(above, detail), one);
+        let least = _mm512_sllv_epi32(_mm512_or_si512(leading, _mm512_and_si512(above, below)), raw_len);
+        let has_leading = _mm512_cmpge_epi32_mask(class, first);
+        let least = _mm512_mask_mov_epi32(class, has_leading, least);
+        let negative = _mm512_srai_epi32::<31>(p);
+        let towards_zero = _mm512_sub_epi32(_mm512_and_si512(symbol, one), one);
+        let flip = _mm512_xor_si512(towards_zero, negative);
+        let distance = _mm512_sub_epi32(_mm512_xor_si512(_mm512_or_si512(least, raw), flip), flip);
+        let ordered = _mm512_xor_si512(p, _mm512_and_si512(negative, magnitudes));
+        let moved = _mm512_add_epi32(ordered, distance);
+        let mut x = _mm512_xor_si512(moved, _mm512_and_si512(_mm512_srai_epi32::<31>(moved), magnitudes));
+        // Sizes: relative to the scale, with a sign relative to the prediction's.
+        let is_value = _mm512_cmplt_epi32_mask(table, n_value_tables);
+        if is_value != 0 {
+            let size = _mm512_srli_epi32::<1>(_mm512_sub_epi32(symbol, word(2)));
+            let size = _mm512_add_epi32(
+                _mm512_sub_epi32(size, word(i32::from(crate::prediction::LOWEST_SIZE))),
+                _mm512_add_epi32(scale, scale),
+            );
+            let magnitude = _mm512_or_si512(_mm512_sll_epi32(size, kept_of_sizes), raw);
+            let sign = _mm512_xor_si512(p, _mm512_slli_epi32::<31>(symbol));
+            let value = _mm512_or_si512(
+                _mm512_and_si512(magnitude, magnitudes),
+                _mm512_andnot_si512(magnitudes, sign),
+            );
+            let value = _mm512_mask_mov_epi32(value, _mm512_cmpeq_epi32_mask(symbol, zero), p);
+            let value = _mm512_mask_mov_epi32(value, _mm512_cmpeq_epi32_mask(symbol, one), raw);
+            x = _mm512_mask_mov_epi32(x, is_value, value);
+        }
+        store_wide(out, x);
+    }
+    (16 * vectors.len(), taken)
 }
