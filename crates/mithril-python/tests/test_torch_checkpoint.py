@@ -285,13 +285,22 @@ def free_port() -> int:
         return port
 
 
+def as_one_rank(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What a process group is made from. Other tests must not see it: trainers would take it for theirs."""
+    settings = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port()), "RANK": "0", "WORLD_SIZE": "1"}
+    for name, value in settings.items():
+        monkeypatch.setenv(name, value)
+
+
 # Old versions of torch have threads only.
 MODES = getattr(state_dict_saver, "AsyncCheckpointerType", (None,))
 
 
 @pytest.mark.parametrize("mode", MODES)
-def test_saving_in_the_background_keeps_the_moment_of_the_call(tmp_path: Path, mode: Any) -> None:
-    os.environ.update(MASTER_ADDR="127.0.0.1", MASTER_PORT=str(free_port()), RANK="0", WORLD_SIZE="1")
+def test_saving_in_the_background_keeps_the_moment_of_the_call(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, mode: Any
+) -> None:
+    as_one_rank(monkeypatch)
     dist.init_process_group("gloo")
     try:
         contents = {"w": torch.randn(256, 256), "step": 4}

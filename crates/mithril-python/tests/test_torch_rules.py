@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 import torch
 import torch.distributed.checkpoint as dcp
-from test_torch_checkpoint import blank, check_equal, free_port, load, refused, save, size_of, state
+from test_torch_checkpoint import as_one_rank, blank, check_equal, free_port, load, refused, save, size_of, state
 from torch.distributed.checkpoint import DefaultLoadPlanner, DefaultSavePlanner
 
 import mithril
@@ -271,7 +271,9 @@ def test_latest_that_names_nothing_whole_falls_back_to_the_highest_step(tmp_path
 # In the background
 
 
-def test_a_tensor_that_is_changed_during_a_save_in_the_background_is_saved_as_it_was(tmp_path: Path) -> None:
+def test_a_tensor_that_is_changed_during_a_save_in_the_background_is_saved_as_it_was(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     contents = {"w": torch.randn(512, 512), "steps": 1}
     before = contents["w"].clone()
     stop = threading.Event()
@@ -280,7 +282,7 @@ def test_a_tensor_that_is_changed_during_a_save_in_the_background_is_saved_as_it
         while not stop.is_set():
             contents["w"].add_(1.0)
 
-    os.environ.update(MASTER_ADDR="127.0.0.1", MASTER_PORT=str(free_port()), RANK="0", WORLD_SIZE="1")
+    as_one_rank(monkeypatch)
     torch.distributed.init_process_group("gloo")
     try:
         future = ours.async_save(contents, checkpoint_id=tmp_path / "one")
@@ -296,8 +298,8 @@ def test_a_tensor_that_is_changed_during_a_save_in_the_background_is_saved_as_it
     check_equal(load(tmp_path / "one", {"w": torch.zeros(512, 512), "steps": None}), {"w": before, "steps": 1})
 
 
-def test_a_save_in_the_background_that_fails_says_so_and_moves_nothing(tmp_path: Path) -> None:
-    os.environ.update(MASTER_ADDR="127.0.0.1", MASTER_PORT=str(free_port()), RANK="0", WORLD_SIZE="1")
+def test_a_save_in_the_background_that_fails_says_so_and_moves_nothing(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    as_one_rank(monkeypatch)
     torch.distributed.init_process_group("gloo")
     try:
         ours.async_save(numbers(), checkpoint_id=tmp_path / "one").result(timeout=120)
