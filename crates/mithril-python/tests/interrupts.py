@@ -24,11 +24,11 @@ CASES = {
     ),
     "safetensors.save_file": (
         "other = weights[::-1].copy()",
-        "st.save_file({'a': weights, 'b': other}, folder + '/saved', effort='max', threads=1)",
+        "for _ in range(1000): st.save_file({'a': weights, 'b': other}, folder + '/saved', effort='max', threads=1)",
     ),
     "safetensors.compress_file": (
         "",
-        "st.compress_file(folder + '/plain.safetensors', folder + '/packed', effort='max', threads=1)",
+        "for _ in range(1000): st.compress_file(folder + '/plain.safetensors', folder + '/packed', effort='max', threads=1)",
     ),
     "safetensors.load_file": (
         "st.save_file({'a': weights}, folder + '/loaded')",
@@ -36,7 +36,7 @@ CASES = {
     ),
     "checkpoint.save": (
         "store = mithril.checkpoint.Compressor('local://' + folder + '/store', effort='max', threads=1)",
-        "store.save({'a': weights}, 'interrupted')",
+        "for number in range(1000): store.save({'a': weights}, f'k{number}')",
     ),
     "checkpoint.load": (
         "store = mithril.checkpoint.Compressor('local://' + folder + '/other', threads=1); store.save({'a': weights}, 'k')",
@@ -51,7 +51,7 @@ CASES = {
         "for _ in range(1000): "
         "mithril.df11.compress_model(folder + '/bf16.safetensors', save_path=folder + '/df11', replace=True, threads=1)",
     ),
-    "python -m mithril": (None, ["compress", "plain.safetensors", "-o", "packed", "--effort", "max", "--threads", "1"]),
+    "python -m mithril": (None, ["compress", "plain.safetensors", "-o", "by_command", "--effort", "max", "--threads", "1"]),
 }
 
 _PROGRAM = """
@@ -74,9 +74,8 @@ except KeyboardInterrupt:
 
 def prepare(folder, n_bytes=192 << 20):
     """Write the data that the cases read."""
-    rng = np.random.default_rng(0)
-    piece = rng.standard_normal(4 << 20, dtype=np.float32) * np.float32(0.02)
-    weights = np.tile(piece, n_bytes // piece.nbytes).reshape(-1, 1024)
+    # Nothing in it repeats itself: that would be coded in no time.
+    weights = np.random.default_rng(0).standard_normal((n_bytes // 4096, 1024), dtype=np.float32) * np.float32(0.02)
     np.save(folder / "weights.npy", weights)
     header = b'{"w.weight":{"dtype":"%s","shape":[%d,%d],"data_offsets":[0,%d]}}'
     for name, dtype, data in (("plain", b"F32", weights), ("bf16", b"BF16", (weights.view(np.uint32) >> 16).astype(np.uint16))):
@@ -91,14 +90,22 @@ def measure(case, folder, delay=0.3):
         command = [sys.executable, "-m", "mithril", *call]
     else:
         command = [sys.executable, "-c", _PROGRAM.format(setup=setup, call=call), str(folder)]
-    process = subprocess.Popen(command, cwd=folder, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
+    process = subprocess.Popen(
+        command,
+        cwd=folder,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        text=True,
+        # Whoever runs this in the background of a shell has SIGINT ignored, which processes pass on.
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),
+    )
     if setup is None:
         # It has no line to say: it is at work once its unfinished file is there.
-        while not list(folder.glob(".packed*")) and process.poll() is None:
-            time.sleep(0.01)
+        while not list(folder.glob(".by_command*")) and process.poll() is None:
+            time.sleep(0.001)
     else:
         assert process.stdout.readline() == "ready\n"
-    time.sleep(delay)
+        time.sleep(delay)
     sent = time.monotonic()
     process.send_signal(signal.SIGINT)
     said = process.communicate(timeout=60)[0].strip()

@@ -2,6 +2,7 @@
 
 import doctest
 import importlib
+import os
 import pkgutil
 import re
 import shlex
@@ -24,6 +25,16 @@ MODULES = sorted(module.name for module in pkgutil.walk_packages(mithril.__path_
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
 def test_pages_run(page, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
+    # What a page sets, such as the rank of a process, is not for the tests behind it.
+    before = dict(os.environ)
+    try:
+        run_page(page)
+    finally:
+        os.environ.clear()
+        os.environ.update(before)
+
+
+def run_page(page):
     text = page.read_text()
     names = {"__name__": page.stem}
     for block in re.finditer(r"^```(\w*)\n(.*?)^```$", text, re.DOTALL | re.MULTILINE):
