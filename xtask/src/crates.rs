@@ -24,7 +24,11 @@ const RULES: &[Rule] = &[
     Rule { name: "mithril", own: &["mithril-codec", "mithril-format"], others: None },
     Rule { name: "mithril-gpu", own: &["mithril-codec", "mithril-format"], others: None },
     Rule { name: "mithril-cli", own: &["mithril", "mithril-gpu"], others: None },
-    Rule { name: "mithril-python", own: &["mithril", "mithril-cli"], others: Some(&["pyo3", "bytes"]) },
+    Rule {
+        name: "mithril-python",
+        own: &["mithril", "mithril-cli", "mithril-gpu"],
+        others: Some(&["pyo3", "bytes"]),
+    },
     Rule { name: "xtask", own: &["mithril", "mithril-codec", "mithril-format"], others: None },
 ];
 

@@ -1,6 +1,6 @@
 //! A device with its kernels.
 
-use crate::{GpuError, df11, frame};
+use crate::{GpuError, df11, frame, gemv};
 use std::pin::pin;
 use std::task::{Context, Poll, Waker};
 
@@ -14,6 +14,8 @@ pub struct Gpu {
     pub(crate) queue: wgpu::Queue,
     pub(crate) df11: wgpu::ComputePipeline,
     pub(crate) rans8: wgpu::ComputePipeline,
+    pub(crate) levels: wgpu::ComputePipeline,
+    pub(crate) fixed12: wgpu::ComputePipeline,
     info: GpuInfo,
 }
 
@@ -64,12 +66,23 @@ impl Gpu {
         };
         info.check()?;
         // The adapter's own limits: buffers are as large as it allows.
-        let descriptor = wgpu::DeviceDescriptor { required_limits: limits, ..Default::default() };
+        let has_subgroups =
+            info.subgroup == (32, 32) && adapter.features().contains(wgpu::Features::SUBGROUP);
+        let required_features =
+            if has_subgroups { wgpu::Features::SUBGROUP } else { wgpu::Features::empty() };
+        let descriptor =
+            wgpu::DeviceDescriptor { required_limits: limits, required_features, ..Default::default() };
         let (device, queue) = wait(adapter.request_device(&descriptor))
             .map_err(|error| GpuError::Device { reason: error.to_string() })?;
         let df11 = pipeline(&device, "df11_decode", df11::KERNEL);
         let rans8 = pipeline(&device, "rans8_decode", frame::KERNEL);
-        Ok(Self { device, queue, df11, rans8, info })
+        let levels = if has_subgroups {
+            pipeline(&device, "ecq_gemv_subgroup", gemv::LEVELS_SUBGROUP_KERNEL)
+        } else {
+            pipeline(&device, "ecq_gemv", gemv::LEVELS_KERNEL)
+        };
+        let fixed12 = pipeline(&device, "fixed12_gemv", gemv::FIXED12_KERNEL);
+        Ok(Self { device, queue, df11, rans8, levels, fixed12, info })
     }
 
     /// What this device is.

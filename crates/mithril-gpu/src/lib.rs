@@ -1,11 +1,13 @@
 //! GPU kernels of mithril: frames and DFloat11 weights decoded by compute shaders, through wgpu.
 //!
 //! Each kernel is one file of `kernels/`, which names the CPU code that defines it; results are equal bit for bit, and
-//! what the CPU refuses is refused. Nothing here assumes a size of subgroup, and limits are those of the adapter.
+//! what the CPU refuses is refused. No kernel assumes a size of subgroup, but for the one that is only used where it is 32,
+//! and limits are those of the adapter.
 //!
 //! * [`Gpu`]: a device with its kernels. [`Gpu::info`] says what it is and what it can hold.
 //! * [`Gpu::decode_frame`]: a frame of `mithril`; blocks that no kernel knows are decoded on the CPU and counted.
 //! * [`Gpu::decode_df11`]: a run of DFloat11 weights.
+//! * [`Gpu::dot_levels`], [`Gpu::dot_fixed12`]: coded matrices times a vector, decoded on the way.
 //!
 //! Checked on software Vulkan (lavapipe) only: no figure of speed is claimed.
 
@@ -13,6 +15,7 @@ mod device;
 mod df11;
 mod error;
 mod frame;
+mod gemv;
 mod run;
 
 pub use device::{Gpu, GpuInfo};
@@ -20,4 +23,10 @@ pub use error::GpuError;
 pub use frame::Decoded;
 
 /// The sources of all kernels by name, for whoever translates them.
-pub const KERNELS: &[(&str, &str)] = &[("df11_decode", df11::KERNEL), ("rans8_decode", frame::KERNEL)];
+pub const KERNELS: &[(&str, &str)] = &[
+    ("df11_decode", df11::KERNEL),
+    ("rans8_decode", frame::KERNEL),
+    ("ecq_gemv", gemv::LEVELS_KERNEL),
+    ("ecq_gemv_subgroup", gemv::LEVELS_SUBGROUP_KERNEL),
+    ("fixed12_gemv", gemv::FIXED12_KERNEL),
+];

@@ -8,6 +8,7 @@ mod dictionary;
 mod ecq;
 mod error;
 mod frame;
+mod gpu;
 mod inference;
 mod model;
 mod options;
@@ -47,6 +48,7 @@ fn fill(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_function(wrap_pyfunction!(frame::compress_delta, module)?)?;
     module.add_function(wrap_pyfunction!(frame::decompress, module)?)?;
     module.add_function(wrap_pyfunction!(frame::decompress_into, module)?)?;
+    module.add_function(wrap_pyfunction!(gpu::decompress_on_gpu, module)?)?;
     module.add_function(wrap_pyfunction!(frame::dtype_name, module)?)?;
     module.add_function(wrap_pyfunction!(frame::dtype_width, module)?)?;
     module.add_function(wrap_pyfunction!(frame::inspect, module)?)?;

@@ -162,3 +162,26 @@ def test_chunks_are_blocks_of_the_same_codec():
     assert mithril.decompress(blob) == RAW
     with pytest.raises(ValueError, match="at least 32768"):
         mithril.chunked.compress(RAW, chunk_size=100)
+
+
+def test_a_gpu_is_refused_where_there_are_no_kernels_and_decodes_where_there_are() -> None:
+    data = np.random.default_rng(1).normal(size=40_000).astype(np.float32)
+    blob = mithril.compress(data)
+    decoded, message = None, ""
+    try:
+        decoded = mithril.decompress(blob, device="gpu")
+    except mithril.UnsupportedError as error:
+        message = str(error)
+    if decoded is None:
+        assert "GPU" in message
+    else:
+        assert decoded == data.tobytes()
+        out = bytearray(data.nbytes)
+        assert mithril.decompress(blob, device="gpu", out=out) is out
+        assert out == data.tobytes()
+        with pytest.raises(ValueError, match="bytes"):
+            mithril.decompress(blob, device="gpu", out=bytearray(3))
+        with pytest.raises(mithril.CorruptError):
+            mithril.decompress(blob[:50] + bytes([blob[50] ^ 1]) + blob[51:], device="gpu")
+    with pytest.raises(ValueError, match="device"):
+        mithril.decompress(blob, device="tpu")

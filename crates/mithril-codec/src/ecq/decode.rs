@@ -95,8 +95,14 @@ impl<'a> Coded<'a> {
         &self.tables
     }
 
-    pub(crate) fn compressed(&self) -> &'a [u8] {
+    /// The header and the blocks.
+    pub fn compressed(&self) -> &'a [u8] {
         self.parts.compressed
+    }
+
+    /// Where a block ends.
+    pub(super) fn block_end(&self, block_idx: usize) -> usize {
+        self.offset(block_idx + 1)
     }
 
     /// Whether a block's symbols are not entropy-coded.

@@ -14,17 +14,20 @@
 //! * [`Shape`]: how a matrix is cut.
 //! * [`encode()`] and [`Coded`]: blocks written and read.
 //! * [`low_bits`]: the plane below the symbols; [`gemv`]: products with a vector.
+//! * [`BlockPlace`]: where blocks lie, for kernels elsewhere.
 
 mod decode;
 mod encode;
 pub mod gemv;
 pub mod low_bits;
+mod places;
 mod shape;
 #[cfg(test)]
 mod tests;
 
 pub use decode::{Coded, Parts};
 pub use encode::{Coding, Encoded, encode};
+pub use places::BlockPlace;
 pub use shape::Shape;
 
 /// Bytes in front of the first block of a matrix, which the format layer fills.

@@ -2,6 +2,7 @@
 
 mod df11;
 mod frames;
+mod gemv;
 mod kernels;
 
 use mithril_gpu::Gpu;

@@ -56,7 +56,7 @@ def compress(
     return _mithril.compress(source.data, source.dtype, source.shape, _coding(level, threads, auto, effort))
 
 
-def decompress(blob: Buffer, *, out: Any = None, threads: int = 0) -> Any:
+def decompress(blob: Buffer, *, out: Any = None, threads: int = 0, device: str = "cpu") -> Any:
     """Decompress a frame; every bit is as it was.
 
     Args:
@@ -65,12 +65,14 @@ def decompress(blob: Buffer, *, out: Any = None, threads: int = 0) -> Any:
             returned; nothing of the size of the data is allocated then. When decompressing fails it may hold part of the
             data.
         threads: 0 is one per core.
+        device: `cpu`, or `gpu` where mithril was built with the feature of that name. Blocks that no kernel knows are decoded
+            on the CPU; the bytes are the same.
 
     Returns:
         bytes, or `out` if it was given.
 
     Raises:
-        CorruptError, TruncatedError, UnsupportedError: `blob` is no intact frame.
+        CorruptError, TruncatedError, UnsupportedError: `blob` is no intact frame; or there is no GPU, or no kernels.
         BaseMismatchError: it needs a base: see `decompress_delta`.
         ValueError: `out` has another length.
 
@@ -78,6 +80,17 @@ def decompress(blob: Buffer, *, out: Any = None, threads: int = 0) -> Any:
     >>> decompress(blob, out=bytearray(70))
     bytearray(b'weightsweightsweightsweightsweightsweightsweightsweightsweightsweights')
     """
+    if device == "gpu":
+        decoded = _mithril.decompress_on_gpu(blob)
+        if out is None:
+            return decoded
+        memory = memoryview(writable(out)).cast("B")
+        if len(memory) != len(decoded):
+            raise ValueError(f"`out` has {len(memory)} bytes, the data {len(decoded)}")
+        memory[:] = decoded
+        return out
+    if device != "cpu":
+        raise ValueError(f"`device` is `cpu` or `gpu`, not `{device}`")
     if out is None:
         return _mithril.decompress(blob, None, threads)
     _mithril.decompress_into(blob, None, writable(out), threads)
