@@ -35,15 +35,15 @@ CASES = {
         "for _ in range(1000): st.load_file(folder + '/loaded', threads=1)",
     ),
     "checkpoint.save": (
-        "store = mithril.checkpoint.Compressor('local://' + folder + '/store', effort='max', threads=1)",
+        "store = mithril.checkpoint.Compressor(fresh_store(), effort='max', threads=1)",
         "for number in range(1000): store.save({'a': weights}, f'k{number}')",
     ),
     "checkpoint.load": (
-        "store = mithril.checkpoint.Compressor('local://' + folder + '/other', threads=1); store.save({'a': weights}, 'k')",
+        "store = mithril.checkpoint.Compressor(fresh_store(), threads=1); store.save({'a': weights}, 'k')",
         "for _ in range(1000): store.load('k')",
     ),
     "checkpoint.verify": (
-        "store = mithril.checkpoint.Compressor('local://' + folder + '/third', threads=1); store.save({'a': weights}, 'k')",
+        "store = mithril.checkpoint.Compressor(fresh_store(), threads=1); store.save({'a': weights}, 'k')",
         "for _ in range(1000): store.verify(deep=True)",
     ),
     "df11.compress_model": (
@@ -55,13 +55,19 @@ CASES = {
 }
 
 _PROGRAM = """
-import sys
+import os, sys
 import numpy as np
 import mithril
 import mithril.safetensors as st
 
 folder = sys.argv[1]
 weights = np.load(folder + "/weights.npy")
+
+
+def fresh_store():
+    return f"local://{{folder}}/store{{os.getpid()}}"
+
+
 {setup}
 print("ready", flush=True)
 try:
