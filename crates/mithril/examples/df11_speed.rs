@@ -6,7 +6,7 @@
 //! Every matrix is a module of its own, as `mithril convert` does it by default, and everything is in memory. Encoding
 //! counts exponents, builds codes and tables, and writes; decoding ends with a comparison of all bits that is not
 //! timed, and the two phases of a GPU must give the same. GB/s are 10^9 bytes of BF16 per second of this thread's CPU
-//! time, the best of all rounds. Linux only.
+//! time, the best of all rounds; files that are too short for the clock have none. Linux only.
 
 use mithril::convert::df11::{Coded, Encoder, EntryPoints, Geometry, Parts, Plan, Profile, two_phase};
 use mithril::{Dtype, safetensors};
@@ -85,9 +85,12 @@ fn measure(path: &str, matrices: &[&[u8]]) -> Result<(), Box<dyn Error>> {
     });
     let ratio = parts.sum::<usize>() as f64 / raw_len as f64;
     let name = path.rsplit('/').next().unwrap_or(path);
-    let rate = |seconds: f64| raw_len as f64 / seconds / 1e9;
+    let rate = |seconds: f64| match seconds {
+        MIN_SECONDS.. => format!("{:.2}", raw_len as f64 / seconds / 1e9),
+        _ => "-".to_owned(),
+    };
     println!(
-        "{name:40} {:7} {raw_len:12} {ratio:7.4} {:7.2} {:7.2} {:7.2}",
+        "{name:40} {:7} {raw_len:12} {ratio:7.4} {:>7} {:>7} {:>7}",
         matrices.len(),
         rate(encode),
         rate(decode),
@@ -118,6 +121,9 @@ fn coded(module: &Module, geometry: Geometry) -> Result<Coded<'_>, Box<dyn Error
     };
     Ok(Coded::new(parts, geometry)?)
 }
+
+/// What takes less is not measured: the scheduler counts in steps of some milliseconds.
+const MIN_SECONDS: f64 = 0.01;
 
 /// Seconds that this thread has run, by the scheduler's own count: others on the machine do not disturb it much.
 fn cpu_seconds() -> Result<f64, Box<dyn Error>> {

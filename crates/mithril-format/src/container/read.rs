@@ -100,7 +100,7 @@ impl Directory {
         Some(StoredFrame { record_offset: start.record, offset: start.frame, len, checksum })
     }
 
-    /// Where the record of an entry without a frame lies, if it has one: before [`Directory::check_record`].
+    /// Where the record of an entry without a frame lies, if it has one: what [`Directory::check_record`] takes.
     pub fn link_record(&self, entry_idx: usize) -> Option<Range<u64>> {
         let start = self.starts.get(entry_idx)?;
         let is_link = self.entries[entry_idx].frame().is_none();
@@ -172,10 +172,9 @@ impl Directory {
             }),
         }
     }
-}
 
-impl Directory {
-    /// A record was written before it was known that what its tensor is derived from is a reference itself.
+    /// Points a record's link to where the index does: it was written before it was known that what its tensor is derived
+    /// from is a reference itself.
     fn resolve(&self, link: &mut Entry) {
         if let Content::Derived { entry_idx, .. } = &mut link.content
             && let Some(Content::Ref { entry_idx: target }) =
