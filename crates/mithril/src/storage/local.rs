@@ -6,9 +6,10 @@ use crate::AtomicFile;
 use crate::atomic_file::remove_abandoned;
 use crate::files::{Disk, Files};
 use mithril_format::ReadAt;
+use std::collections::HashSet;
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 /// A directory.
@@ -17,6 +18,8 @@ pub struct LocalStorage {
     root: PathBuf,
     location: String,
     files: Arc<dyn Files>,
+    /// Directories that are known to be safe on disk in the one above them.
+    safe: Arc<Mutex<HashSet<PathBuf>>>,
 }
 
 impl LocalStorage {
@@ -28,7 +31,7 @@ impl LocalStorage {
     /// The same in another file system.
     pub(crate) fn on(files: Arc<dyn Files>, root: PathBuf) -> Self {
         let location = format!("local://{}", root.display());
-        Self { root, location, files }
+        Self { root, location, files, safe: Arc::default() }
     }
 
     fn path(&self, operation: &'static str, key: &str) -> Result<PathBuf, StorageError> {
@@ -51,16 +54,28 @@ impl LocalStorage {
         let Some(parent) = path.parent().filter(|parent| !parent.as_os_str().is_empty()) else {
             return Ok(());
         };
-        if self.files.exists(parent) {
+        let exists = self.files.exists(parent);
+        if exists && self.safe.lock().unwrap_or_else(PoisonError::into_inner).contains(parent) {
             return Ok(());
         }
-        self.create_parents(parent)?;
-        match self.files.create_directory(parent) {
-            Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
-            result => result?,
-        }
         let above = parent.parent().filter(|above| !above.as_os_str().is_empty()).unwrap_or(Path::new("."));
-        self.files.sync_directory(above)
+        if exists {
+            // Whoever made it may have been killed before it was safe; the ones above it were safe before it was made.
+            match self.files.sync_directory(above) {
+                // A directory that may not be opened is above the store, and was not made by us.
+                Err(error) if error.kind() == io::ErrorKind::PermissionDenied => {}
+                result => result?,
+            }
+        } else {
+            self.create_parents(parent)?;
+            match self.files.create_directory(parent) {
+                Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
+                result => result?,
+            }
+            self.files.sync_directory(above)?;
+        }
+        self.safe.lock().unwrap_or_else(PoisonError::into_inner).insert(parent.to_owned());
+        Ok(())
     }
 
     fn start(&self, key: &str, replace: bool) -> Result<LocalWriter, StorageError> {

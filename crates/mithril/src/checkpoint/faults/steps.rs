@@ -1,7 +1,7 @@
 //! Every step of the scenario: killed there, out of power there, failing there.
 
 use super::n_cases;
-use super::scenario::{Knowledge, run};
+use super::scenario::{Knowledge, open, run};
 use super::simulated::{Fault, Random, SimulatedDisk};
 use crate::checkpoint::blocking::CheckpointCompressor;
 use crate::checkpoint::{CheckpointError, CompressorConfig, SaveOptions};
@@ -51,7 +51,25 @@ fn out_of_power_at_every_step_nothing_is_lost_or_torn() {
     println!("{} power-cut images of {n_steps} steps: 0 lost, 0 torn", (n_steps + 1) * n_images);
 }
 
-/// The test above would find it.
+/// What a killed process left unsynced must not take down what the next one acknowledged.
+#[test]
+fn killed_at_every_step_and_out_of_power_after_the_next_save_nothing_is_lost() {
+    for step in 0..n_steps() {
+        let disk = SimulatedDisk::new();
+        disk.set_fault(Some(Fault::KilledAt(step)));
+        let (killed, _) = run(&disk);
+        let found = disk.after_kill();
+        let mut known = Knowledge { acknowledged: killed.acknowledged, ..Knowledge::default() };
+        known.save(&open(&found), "after", 77, None).unwrap();
+        for image in 0..20 {
+            let mut random = Random((step * 1_000_003 + image) * 2 + 1);
+            let wrong = known.check(&found.after_power_cut(&mut random)).err();
+            assert_eq!(wrong, None, "killed at step {step}, image {image}");
+        }
+    }
+}
+
+/// The tests above would find it.
 #[test]
 fn without_syncs_of_directories_checkpoints_are_lost() {
     let disk = SimulatedDisk::ignoring_directory_syncs();
