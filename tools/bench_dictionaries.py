@@ -13,6 +13,7 @@ all, so that it compares content and tables alone. With `--keep`, dictionaries t
 import argparse
 import json
 import pathlib
+import resource
 import subprocess
 import sys
 import tempfile
@@ -51,6 +52,11 @@ def measure(dictionary, level, test):
     """Bytes of all test records as frames."""
     compressor = zstandard.ZstdCompressor(level=level, dict_data=zstandard.ZstdCompressionDict(dictionary)) if dictionary else zstandard.ZstdCompressor(level=level)
     return sum(len(compressor.compress(record)) for record in test)
+
+
+def cpu_seconds():
+    """Of this process and of those that it has waited for."""
+    return sum(usage.ru_utime + usage.ru_stime for usage in map(resource.getrusage, (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)))
 
 
 def id_len(dictionary):
@@ -95,13 +101,13 @@ def main():
                 for trainer, train in trainers.items():
                     out = keep / f"{name}-{size}-{level}-{trainer}"
                     if not out.exists():
-                        started = time.monotonic()
+                        started, cpu_before = time.monotonic(), cpu_seconds()
                         try:
                             train(directory / "train", size, level, arguments.threads, out)
                         except (subprocess.CalledProcessError, zstandard.ZstdError) as error:
                             print(f"{trainer} failed on {name}: {getattr(error, 'stderr', error)}", file=sys.stderr)
                             continue
-                        seconds[trainer] = time.monotonic() - started
+                        seconds[trainer] = {"wall": time.monotonic() - started, "cpu": cpu_seconds() - cpu_before}
                     dictionary = out.read_bytes()
                     assert len(dictionary) <= size, (trainer, len(dictionary))
                     results[trainer] = measure(dictionary, level, test)

@@ -106,6 +106,21 @@ def test_a_save_that_was_killed_is_cleared_by_the_next_of_its_name(tmp_path: Pat
     assert keys(tmp_path) == files(tmp_path) == []
 
 
+def test_a_run_killed_before_its_checkpoint_is_named_goes_on(tmp_path: Path) -> None:
+    script = Path(__file__).with_name("killed_saves.py")
+
+    def run(killed_at: int) -> str:
+        command = [sys.executable, str(script), "lightning", str(tmp_path / "run"), str(killed_at)]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=300)
+        assert done.returncode == (-9 if killed_at else 0), done.stdout + done.stderr
+        return done.stdout
+
+    run(6)
+    whole = fitted(tmp_path / "whole", 6).losses
+    # Of six steps the last three again: `last.ckpt` is that of the third.
+    assert f"losses {whole[3:]}" in run(0) and len(whole) == 6
+
+
 def test_damage_is_named(tmp_path: Path) -> None:
     fitted(tmp_path, 3)
     with pytest.raises(FileNotFoundError, match="nowhere"):

@@ -7,6 +7,7 @@ import shutil
 import subprocess
 import sys
 import threading
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +18,9 @@ from test_torch_checkpoint import as_one_rank, blank, check_equal, free_port, lo
 from torch.distributed.checkpoint import DefaultLoadPlanner, DefaultSavePlanner
 
 import mithril
+from mithril.checkpoint import _manifest
 from mithril.checkpoint import torch as ours
+from mithril.checkpoint._place import Place
 from mithril.checkpoint.torch import _latest
 
 # torch warns that one process needs no process group, and about its own storage classes.
@@ -252,9 +255,9 @@ def test_of_saves_that_end_in_another_order_the_last_one_started_is_latest(tmp_p
     places = [tmp_path / "step_1", tmp_path / "step_2"]
     for path in places:
         save(path, numbers())
-    turns = [_latest.next_turn() for _ in places]
-    for path, turn in reversed(list(zip(places, turns, strict=True))):
-        _latest.move(ours.MithrilStorageWriter(path).path, None, turn)
+    numbers_drawn = [_latest.next_sequence(Place(tmp_path)) for _ in places]
+    for path, number in reversed(list(zip(places, numbers_drawn, strict=True))):
+        _latest.move(Place(path), None, number)
     assert ours.latest(tmp_path) == places[1]
 
 
@@ -266,6 +269,46 @@ def test_latest_that_names_nothing_whole_falls_back_to_the_highest_step(tmp_path
         assert ours.latest(tmp_path) == tmp_path / "step_10"
     (tmp_path / "step_10" / "manifest.json").unlink()
     assert ours.latest(tmp_path) == tmp_path / "step_2"
+
+
+def test_checkpoints_without_a_sequence_follow_the_file_that_names_one(tmp_path: Path) -> None:
+    for step in range(3):
+        ours.save(numbers(), checkpoint_id=tmp_path / f"step_{step}", step=step, no_dist=True)
+        manifest = _manifest.read(tmp_path / f"step_{step}")
+        body = asdict(manifest)
+        # As they were written before there were numbers; and by a version that has fields which this one does not know.
+        del body["sequence"]
+        body["later"] = step
+        (tmp_path / f"step_{step}" / "manifest.json").write_bytes(_manifest.sealed(body, "mithril checkpoint", 1))
+    (tmp_path / "latest").write_text("step_1")
+    assert ours.latest(tmp_path) == tmp_path / "step_1"
+    (tmp_path / "latest").unlink()
+    assert ours.latest(tmp_path) == tmp_path / "step_2"
+    ours.save(numbers(), checkpoint_id=tmp_path / "again_1", step=1, no_dist=True)
+    assert ours.latest(tmp_path) == tmp_path / "again_1", "the save that began last, whatever its step"
+
+
+def test_a_run_that_goes_back_and_overwrites_is_the_latest(tmp_path: Path) -> None:
+    for step in range(4):
+        ours.save(numbers(step), checkpoint_id=tmp_path / f"step_{step}", step=step, no_dist=True)
+    # As a process that has not asked for the latest, and knows nothing of the root.
+    _latest._given.clear()
+    _latest._moved.clear()
+    ours.save(numbers(9), checkpoint_id=tmp_path / "step_2", step=2, overwrite=True, no_dist=True)
+    assert ours.latest(tmp_path) == tmp_path / "step_2"
+    check_equal(load(ours.latest(tmp_path), blank(numbers())), numbers(9))
+
+
+def test_a_latest_that_cannot_be_read_is_not_passed_over(tmp_path: Path) -> None:
+    for step in range(3):
+        ours.save(numbers(step), checkpoint_id=tmp_path / f"step_{step}", step=step, no_dist=True)
+    damaged = tmp_path / "step_2" / "manifest.json"
+    damaged.write_text(damaged.read_text().replace('"version":1', '"version":9'))
+    with pytest.raises(BaseException, match="version 9"):
+        load(ours.latest(tmp_path), blank(numbers()))
+    (tmp_path / "latest").write_text("step_1")
+    with pytest.warns(UserWarning, match="step_2"):
+        assert ours.latest(tmp_path) == tmp_path / "step_1"
 
 
 # In the background

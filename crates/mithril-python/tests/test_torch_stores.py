@@ -146,6 +146,32 @@ def test_latest_and_retention_in_s3(server: dict[str, str]) -> None:
     check(load(f"{root}/step_3"), 3)
 
 
+@pytest.mark.parametrize("way", ["dcp", "dcp-background", "dcp in S3"])
+def test_a_run_killed_before_latest_is_moved_goes_on_behind_what_it_had_finished(
+    way: str, server: dict[str, str], tmp_path: Path
+) -> None:
+    root = f"{BUCKET}/killed" if way == "dcp in S3" else str(tmp_path)
+    script = Path(__file__).with_name("killed_saves.py")
+
+    def run(killed_at: int) -> str:
+        command = [sys.executable, str(script), way.partition(" ")[0], root, str(killed_at)]
+        # One rank, for saves in the background.
+        alone = {"RANK": "0", "WORLD_SIZE": "1", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port())}
+        done = subprocess.run(command, env={**os.environ, **server, **alone}, capture_output=True, text=True, timeout=300)
+        assert done.returncode == (-9 if killed_at else 0), done.stdout + done.stderr
+        return done.stdout
+
+    run(2)
+    assert ours.latest(root) in (f"{root}/step_2", tmp_path / "step_2"), "finished, though nothing names it"
+    assert _mithril.Storage(root).get("latest", 100) == b"step_1"
+    # Twice in a row, and at the first save behind a restart.
+    run(3)
+    assert "resumes at 4" in run(0)
+    for step in range(6):
+        check(load(f"{root}/step_{step}"), step)
+    assert str(ours.latest(root)) == f"{root}/step_5"
+
+
 def test_a_base_may_be_in_another_place(server: dict[str, str], tmp_path: Path) -> None:
     dcp.save(state(0), storage_writer=ours.MithrilStorageWriter(tmp_path / "base"), no_dist=True)
     writer = ours.MithrilStorageWriter(f"{BUCKET}/elsewhere/one", base=tmp_path / "base")

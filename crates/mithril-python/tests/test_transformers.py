@@ -104,6 +104,23 @@ def test_a_save_that_was_killed_is_passed_over_and_cleared_by_the_next(tmp_path:
     assert keys(tmp_path) == ["checkpoint-2", "checkpoint-4"], "nothing of the killed save stays"
 
 
+def test_a_run_killed_before_its_checkpoint_is_named_goes_on(tmp_path: Path) -> None:
+    script = Path(__file__).with_name("killed_saves.py")
+
+    def run(root: Path, killed_at: int) -> str:
+        command = [sys.executable, str(script), "trainer", str(root), str(killed_at)]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=300)
+        assert done.returncode == (-9 if killed_at else 0), done.stdout + done.stderr
+        return done.stdout
+
+    run(tmp_path / "run", 4)
+    assert latest(tmp_path / "run") == str(tmp_path / "run" / "checkpoint-2")
+    resumed = run(tmp_path / "run", 0)
+    assert "resumes at 2" in resumed
+    assert resumed.partition("losses")[2] == run(tmp_path / "whole", 0).partition("losses")[2] != ""
+    assert keys(tmp_path / "run") == names(tmp_path / "run")
+
+
 def test_damage_is_named(tmp_path: Path) -> None:
     fitted(tmp_path, stop=4)
     last = tmp_path / "checkpoint-4"

@@ -11,7 +11,7 @@ import hashlib
 import json
 import os
 import secrets
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, fields
 from typing import Any
 
 from mithril._mithril import ConflictError, CorruptError, NotFoundError, UnsupportedError
@@ -62,6 +62,8 @@ class Manifest:
     n_since_whole: int = 0
     """How many saves ago a checkpoint was stored whole."""
     step: int | None = None
+    sequence: int = 0
+    """The place of the save among those that have moved `latest`; 0 for others."""
     generation: str = field(default_factory=lambda: new_generation())
 
 
@@ -138,4 +140,5 @@ def _from_body(body: dict[str, Any]) -> Manifest:
         name: Tensor(entry["dtype"], tuple(entry["size"]), tuple(map(chunk, entry["chunks"])))
         for name, entry in body["tensors"].items()
     }
-    return Manifest(**{**body, "tensors": tensors})
+    known = {entry.name for entry in fields(Manifest)}
+    return Manifest(**{**{name: value for name, value in body.items() if name in known}, "tensors": tensors})

@@ -7,6 +7,7 @@ from typing import IO, Any, cast
 
 import mithril
 from mithril._mithril import UnsupportedError
+from mithril.checkpoint.torch import _pieces
 
 try:
     from torch.distributed.checkpoint._extension import ExtensionRegistry, StreamTransformExtension
@@ -16,6 +17,8 @@ except ModuleNotFoundError:
 AVAILABLE = ExtensionRegistry is not None
 """Whether this torch has extensions."""
 
+# Version 1 had an item in one frame.
+_VERSION = 2
 # The types of storages that torch's pickles name, and ours.
 _STORAGES = {
     b"BFloat16Storage": "bf16",
@@ -41,7 +44,8 @@ class MithrilExtension(StreamTransformExtension):  # type: ignore[misc]
     """Compresses the items of a checkpoint: `FileSystemWriter(path, _extensions=[MithrilExtension()])`.
 
     Reading needs the extension to be known: `FileSystemReader(path, _extension_registry=MithrilExtension.registry())`.
-    An item is decoded whole wherever a part of it is needed, and there are no deltas: `MithrilStorageWriter` has both.
+    torch's reader loads an item whole wherever a part of it is needed, so loading takes the largest item once more, as it
+    does without the extension. There are no deltas. `MithrilStorageWriter` has neither fault.
     """
 
     def __init__(self, *, effort: str | None = None, threads: int = 0) -> None:
@@ -49,6 +53,7 @@ class MithrilExtension(StreamTransformExtension):  # type: ignore[misc]
         _check()
         self.effort = effort
         self.threads = threads
+        self._version = _VERSION
 
     @staticmethod
     def registry_name() -> str:
@@ -58,9 +63,12 @@ class MithrilExtension(StreamTransformExtension):  # type: ignore[misc]
     @staticmethod
     def from_descriptor(version: str) -> MithrilExtension:
         """The extension that reads what was written by a version."""
-        if version.partition(".")[0] != "1":
-            raise ValueError(f"the checkpoint was written by version {version} of this extension, this is version 1")
-        return MithrilExtension()
+        number = version.partition(".")[0]
+        if number not in ("1", str(_VERSION)):
+            raise ValueError(f"the checkpoint was written by version {version} of this extension, this is version {_VERSION}")
+        extension = MithrilExtension()
+        extension._version = int(number)
+        return extension
 
     @staticmethod
     def registry() -> Any:
@@ -72,37 +80,31 @@ class MithrilExtension(StreamTransformExtension):  # type: ignore[misc]
 
     def get_descriptor(self) -> str:
         """Name and version."""
-        return f"{self.registry_name()}/1"
+        return f"{self.registry_name()}/{_VERSION}"
 
     def transform_to(self, output: IO[bytes]) -> IO[bytes]:
-        """A stream that compresses what is written to it when it is closed."""
-        return cast("IO[bytes]", _Compressing(output, self))
+        """A stream that compresses what is written to it, piece by piece."""
+        return cast("IO[bytes]", _pieces.Writer(output, _Coding(self.effort, self.threads).compress))
 
     def transform_from(self, input: IO[bytes]) -> IO[bytes]:
-        """A stream of the bytes that were written."""
-        return io.BytesIO(mithril.decompress(input.read()))
+        """A stream of the bytes that were written, which are decoded as they are read."""
+        if self._version == 1:
+            return io.BytesIO(mithril.decompress(input.read(), threads=self.threads))
+        return cast("IO[bytes]", _pieces.Reader(input, self.threads))
 
 
-class _Compressing(io.BytesIO):
-    def __init__(self, output: IO[bytes], extension: MithrilExtension) -> None:
-        super().__init__()
-        self._output = output
-        self._extension = extension
-        self._is_done = False
+class _Coding:
+    """How the pieces of one item are coded: the first says what numbers are in all of them."""
 
-    def close(self) -> None:
-        if not self._is_done:
-            self._is_done = True
-            with self.getbuffer() as content:
-                frame = mithril.compress(
-                    content,
-                    dtype=_dtype_of(bytes(content[:_HEAD])),
-                    effort=self._extension.effort,
-                    threads=self._extension.threads,
-                )
-            self._output.write(frame)
-            self._output.flush()
-        super().close()
+    def __init__(self, effort: str | None, threads: int) -> None:
+        self._effort = effort
+        self._threads = threads
+        self._dtype: str | None = None
+
+    def compress(self, content: memoryview, is_first: bool) -> bytes:
+        if is_first:
+            self._dtype = _dtype_of(bytes(content[:_HEAD]))
+        return mithril.compress(content, dtype=self._dtype, effort=self._effort, threads=self._threads)
 
 
 def _dtype_of(head: bytes) -> str | None:

@@ -64,9 +64,12 @@ def save(
     _latest.check_keep_last(keep_last)
     writer, torchs = _writer(checkpoint_id, base, options)
     torchs |= alone(dcp.save, no_dist)
+    is_first, root = _is_first(process_group, no_dist), writer.path.parent
+    if is_first:
+        writer.draw_sequence(root)
     metadata = dcp.save(state_dict, storage_writer=writer, process_group=process_group, **torchs)
-    if _is_first(process_group, no_dist):
-        _latest.move(writer.path, keep_last)
+    if is_first:
+        _latest.move(writer.path, keep_last, writer.sequence)
     if not no_dist and _is_distributed():
         dist.barrier(process_group)
     return metadata
@@ -93,8 +96,9 @@ def async_save(
     writer, torchs = _writer(checkpoint_id, base, options)
     torchs |= alone(dcp.async_save, no_dist)
     # Asked now: there may be no process group any more when the upload ends.
-    is_first = _is_first(process_group, no_dist)
-    turn = _latest.next_turn()
+    is_first, root = _is_first(process_group, no_dist), writer.path.parent
+    if is_first:
+        writer.draw_sequence(root)
     if not hasattr(staging, "DefaultStager"):
         # Older versions of torch copy what is on other devices, and lend the rest to the thread that saves.
         state_dict = _copied(state_dict)
@@ -107,7 +111,7 @@ def async_save(
         try:
             result = finished.result()
             if is_first:
-                _latest.move(writer.path, keep_last, turn)
+                _latest.move(writer.path, keep_last, writer.sequence)
         except BaseException as error:
             done.set_exception(error)
         else:

@@ -2,60 +2,96 @@
 
 from __future__ import annotations
 
-import itertools
+import contextlib
 import os
 import threading
 import warnings
 from pathlib import Path
+from typing import NamedTuple
 
-from mithril._mithril import MithrilError, NotFoundError
+from mithril._mithril import CorruptError, MithrilError, NotFoundError, StorageError, UnsupportedError
 from mithril.checkpoint import _manifest
 from mithril.checkpoint._place import Place
 
 PathLike = str | os.PathLike[str]
 _LATEST = "latest"
 
-_turns = itertools.count()
+# The highest sequence number that this process has given to a save, or seen, of each root; and which `latest` names.
+_given: dict[Place, int] = {}
 _moved: dict[Place, int] = {}
 _moving = threading.Lock()
+
+
+class _Finished(NamedTuple):
+    place: Place
+    sequence: int
+    order: int
+    """The step; of checkpoints without one, the last number in the name."""
 
 
 def latest(root: PathLike) -> Path | str:
     """The newest finished checkpoint in a directory, or its URL in an object store.
 
-    The file `latest` is looked at first; where it is missing or names none that is whole, the highest step that is.
+    All that are there are looked at, and the save that began last is the newest, by the number that its manifest has. So a
+    checkpoint is found that was finished when its process was killed, before it could move the file `latest`. Of
+    checkpoints without such a number it is the one that the file names, or else the highest step.
     """
     directory = Place(root)
+    named = _named(directory)
+    found, unreadable = _look(directory)
+    if named is not None and named in unreadable:
+        # Loading says what is wrong with it.
+        return _given_back(named)
+    if not found:
+        raise NotFoundError(f"there is no finished checkpoint in `{directory}`")
+    if unreadable:
+        warnings.warn(f"`{unreadable[0]}` cannot be read and is passed over", stacklevel=2)
+    newest = max(found, key=lambda one: (one.sequence, one.place == named, one.order, one.place.name))
+    _given[directory] = max(newest.sequence, _given.get(directory, 0))
+    return _given_back(newest.place)
+
+
+def _named(directory: Place) -> Place | None:
+    """What the file `latest` names, if that is there."""
     try:
         name = directory.storage.get(_LATEST, 4096).decode().strip()
-        named = directory.join(name) if name and name not in (".", "..") and "/" not in name else None
-        if named is not None and named.has(_manifest.NAME):
-            return _given_back(named)
-    except (MithrilError, OSError, ValueError):
-        pass
-    checkpoints, _ = finished(directory)
-    if not checkpoints:
-        raise NotFoundError(f"there is no finished checkpoint in `{directory}`")
-    return _given_back(checkpoints[-1])
+    except StorageError:
+        # There may be one.
+        raise
+    except (MithrilError, ValueError):
+        return None
+    named = directory.join(name) if name and name not in (".", "..") and "/" not in name else None
+    return named if named is not None and named.has(_manifest.NAME) else None
 
 
 def _given_back(place: Place) -> Path | str:
     return Path(place.text) if place.is_local else place.text
 
 
-def next_turn() -> int:
-    """A number for a save that starts now: of those that end in another order, the last one started stays `latest`."""
-    return next(_turns)
+def next_sequence(root: Place) -> int:
+    """A number for a save that starts now, higher than that of the latest checkpoint and of saves under way."""
+    with _moving:
+        known = _given.get(root)
+        _given[root] = 1 + (_highest(root) if known is None else known)
+        return _given[root]
 
 
-def move(place: Place, keep_last: int | None, turn: int | None = None) -> None:
-    """Makes a finished checkpoint the latest, and removes old ones."""
-    turn = next_turn() if turn is None else turn
+def _highest(root: Place) -> int:
+    """The number of the checkpoint that `latest` names, which is enough; or else the highest there is."""
+    named = _named(root)
+    if named is not None:
+        with contextlib.suppress(NotFoundError, CorruptError, UnsupportedError):
+            return _manifest.read(named).sequence
+    return max((one.sequence for one in _look(root)[0]), default=0)
+
+
+def move(place: Place, keep_last: int | None, sequence: int) -> None:
+    """Makes a finished checkpoint the latest, unless a save that started later is, and removes old ones."""
     root = place.parent
     with _moving:
-        if turn > _moved.get(root, -1):
+        if sequence > _moved.get(root, 0):
             root.storage.replace(_LATEST, place.name.encode())
-            _moved[root] = turn
+            _moved[root] = sequence
         if keep_last is not None:
             _remove_old(place, keep_last)
 
@@ -93,10 +129,15 @@ def _base_of(checkpoint: Place) -> Place | None:
 
 def finished(directory: Place) -> tuple[list[Place], list[Place]]:
     """Finished checkpoints, by step; without steps by name, with numbers in it by their value. Then unreadable ones."""
+    found, unreadable = _look(directory)
+    return [one.place for one in sorted(found, key=lambda one: (one.order, one.place.name))], unreadable
+
+
+def _look(directory: Place) -> tuple[list[_Finished], list[Place]]:
     found, unreadable = [], []
     for place in directory.children(_manifest.NAME):
         try:
-            step = _manifest.read(place).step
+            manifest = _manifest.read(place)
         except NotFoundError:
             # Removed meanwhile.
             continue
@@ -104,6 +145,6 @@ def finished(directory: Place) -> tuple[list[Place], list[Place]]:
             unreadable.append(place)
             continue
         digits = "".join(c if c.isdigit() else " " for c in place.name).split()
-        order = step if step is not None else int(digits[-1]) if digits else -1
-        found.append((order, place.name, place))
-    return [place for _, _, place in sorted(found, key=lambda entry: entry[:2])], unreadable
+        order = manifest.step if manifest.step is not None else int(digits[-1]) if digits else -1
+        found.append(_Finished(place, manifest.sequence, order))
+    return found, unreadable

@@ -10,7 +10,9 @@ from __future__ import annotations
 
 import dataclasses
 import io
+import math
 from collections import defaultdict
+from collections.abc import Iterator
 from typing import Any
 
 import torch
@@ -36,9 +38,13 @@ import mithril
 from mithril._adapters import torch as adapter
 from mithril._mithril import CorruptError, UnsupportedError
 
+_Sizes = tuple[int, ...]
+
 _TABLE = "mithril"
 _VERSION = 1
 _SEPARATOR = "\x1f"
+# Bytes of a chunk at most, before compression: torch's reader and writer hold chunks whole.
+_CHUNK_LEN = 64 << 20
 
 
 def chunk_key(index: MetadataIndex) -> str:
@@ -78,7 +84,7 @@ class MithrilSavePlanner(DefaultSavePlanner):  # type: ignore[misc]
         # Old versions of torch keep no plans.
         if not getattr(plan, "usable", True):
             return plan
-        self._chunks: dict[str, WriteItem] = {}
+        self._chunks: dict[str, tuple[WriteItem, _Sizes, _Sizes]] = {}
         table: dict[str, Any] = {}
         items = []
         for item in plan.items:
@@ -87,17 +93,19 @@ class MithrilSavePlanner(DefaultSavePlanner):  # type: ignore[misc]
                 continue
             data = item.tensor_data
             assert data is not None, "an item of a tensor says what it holds"
-            key = chunk_key(MetadataIndex(item.index.fqn, data.chunk.offsets))
-            self._chunks[key] = item
-            table[key] = {
-                "fqn": item.index.fqn,
-                "offsets": list(data.chunk.offsets),
-                "sizes": list(data.chunk.sizes),
-                "size": list(data.size),
-                "dtype": adapter.dtype_name(data.properties.dtype),
-            }
-            n_bytes = torch.Size(data.chunk.sizes).numel() * data.properties.dtype.itemsize
-            items.append(item_of_bytes(MetadataIndex(key), n_bytes))
+            itemsize = data.properties.dtype.itemsize
+            for start, sizes in _split(tuple(data.chunk.sizes), _CHUNK_LEN // itemsize):
+                offsets = [offset + by for offset, by in zip(data.chunk.offsets, start, strict=True)]
+                key = chunk_key(MetadataIndex(item.index.fqn, torch.Size(offsets)))
+                self._chunks[key] = (item, start, sizes)
+                table[key] = {
+                    "fqn": item.index.fqn,
+                    "offsets": offsets,
+                    "sizes": list(sizes),
+                    "size": list(data.size),
+                    "dtype": adapter.dtype_name(data.properties.dtype),
+                }
+                items.append(item_of_bytes(MetadataIndex(key), math.prod(sizes) * itemsize))
         mappings = plan.planner_data or {}
         planner_data = {**mappings, _TABLE: {"version": _VERSION, "chunks": table}}
         self.plan = dataclasses.replace(plan, items=items, planner_data=planner_data)
@@ -116,10 +124,13 @@ class MithrilSavePlanner(DefaultSavePlanner):  # type: ignore[misc]
 
     def resolve_data(self, write_item: WriteItem) -> Any:
         """The frame of a chunk, or an object as it is."""
-        item = self._chunks.get(write_item.index.fqn)
-        if item is None:
+        chunk = self._chunks.get(write_item.index.fqn)
+        if chunk is None:
             return super().resolve_data(write_item)
+        item, start, sizes = chunk
         tensor = super().resolve_data(item)
+        for dimension, (first, length) in enumerate(zip(start, sizes, strict=True)):
+            tensor = tensor.narrow(dimension, first, length)
         return io.BytesIO(mithril.compress(tensor, level=self._level, effort=self._effort, threads=self._threads))
 
 
@@ -206,6 +217,19 @@ class MithrilLoadPlanner(DefaultLoadPlanner):  # type: ignore[misc]
                 target.copy_(part)
         for item, target in targets:
             self.commit_tensor(item, target)
+
+
+def _split(sizes: _Sizes, n_elements: int) -> Iterator[tuple[_Sizes, _Sizes]]:
+    """Boxes of at most so many elements that a box is made of: where each starts in it, and its sizes."""
+    outer = next((dimension for dimension, size in enumerate(sizes) if size > 1), None)
+    if math.prod(sizes) <= n_elements or outer is None:
+        yield (0,) * len(sizes), sizes
+        return
+    length = max(1, n_elements // math.prod(sizes[outer + 1 :]))
+    for first in range(0, sizes[outer], length):
+        part = (*sizes[:outer], min(length, sizes[outer] - first), *sizes[outer + 1 :])
+        for start, inner in _split(part, n_elements):
+            yield (*start[:outer], first, *start[outer + 1 :]), inner
 
 
 def _is_whole(item: ReadItem, chunk: dict[str, Any], target: torch.Tensor, dtype: torch.dtype) -> bool:

@@ -82,6 +82,9 @@ class MithrilStorageWriter(StorageWriter):  # type: ignore[misc]
         self.overwrite = overwrite
         self.step = step
         self.max_since_whole = max_since_whole
+        self.sequence = 0
+        """What `latest` orders saves by; drawn by the functions that move it."""
+        self._failure: MithrilError | None = None
         self._save_id = _manifest.new_generation()
 
     def reset(self, checkpoint_id: PathLike | None = None) -> None:
@@ -90,8 +93,17 @@ class MithrilStorageWriter(StorageWriter):  # type: ignore[misc]
             self.path = Place(checkpoint_id)
         self._save_id = _manifest.new_generation()
 
+    def draw_sequence(self, root: Place) -> None:
+        """Takes the next number of a root. A failure is told when torch begins, which tells all ranks."""
+        try:
+            self.sequence = _latest.next_sequence(root)
+        except MithrilError as error:
+            self._failure = error
+
     def set_up_storage_writer(self, is_coordinator: bool, *args: Any, **kwargs: Any) -> None:
         """Checks what torch asks for."""
+        if self._failure is not None:
+            raise self._failure
         if not kwargs.get("use_collectives", True):
             raise UnsupportedError("saving with `use_collectives=False` would leave no manifest: leave it out")
         if is_coordinator and self.overwrite and self.path.has(_manifest.NAME):
@@ -183,6 +195,7 @@ class MithrilStorageWriter(StorageWriter):  # type: ignore[misc]
             base_generation=None if base is None else base.manifest.generation,
             n_since_whole=n_since_whole,
             step=self.step,
+            sequence=self.sequence,
         )
         _manifest.write(self.path, manifest, replace=self.overwrite)
         if old is not None:
