@@ -2,7 +2,7 @@
 //!
 //! The frame names its base by a 256-bit digest of the base's bytes, which is compared before a byte is decoded.
 
-use crate::frame::{bound, check_rank, compress, compress_by_plan};
+use crate::frame::{bound, check_rank, compress, compress_bound, compress_by_plan};
 use crate::options::{DecodeOptions, FrameOptions};
 use crate::{Error, pipeline, plan};
 use mithril_format::Digest;
@@ -56,26 +56,16 @@ impl<'a> Base<'a> {
 /// # Errors
 /// `InvalidArgument` when the base has another length, or the shape does not describe exactly these bytes.
 pub fn compress_delta(current: &[u8], base: &Base<'_>, options: &FrameOptions) -> Result<Vec<u8>, Error> {
-    check_rank(options)?;
-    let (plan, alone) = plan::tensor_against_and_alone(current, base.bytes, options)?;
-    let mut out = vec![0; bound(&plan, current.len(), options)];
-    let len = compress_by_plan(current, Some(base), options, plan, &mut out)?;
+    let mut out = vec![0; compress_bound(current.len(), options)];
+    let len = compress_delta_into(current, base, options, &mut out)?;
     out.truncate(len);
-    // Coded alone only where that might be smaller: dense floats that gain from their base are not coded twice.
-    if out.len() > alone.least_len(current) {
-        let alone = compress(current, options)?;
-        if alone.len() <= out.len() {
-            return Ok(alone);
-        }
-    }
     out.shrink_to_fit();
     Ok(out)
 }
 
-/// As [`compress_delta`], to the front of `out`; returns the length of the frame. Allocates nothing of the size of the
-/// data. [`compress_bound`](crate::compress_bound) says how large `out` must be.
-///
-/// Every block is at most as large as alone; the frame may be some bytes larger, as blocks are cut in other places.
+/// As [`compress_delta`], to the front of `out`; returns the length of the frame.
+/// [`compress_bound`](crate::compress_bound) says how large `out` must be. Allocates nothing of the size of the data,
+/// unless the base may be of no use.
 ///
 /// # Errors
 /// As [`compress_delta`], and `InvalidArgument` when `out` is too small.
@@ -86,12 +76,21 @@ pub fn compress_delta_into(
     out: &mut [u8],
 ) -> Result<usize, Error> {
     check_rank(options)?;
-    let plan = plan::tensor_against(current, base.bytes, options)?;
+    let (plan, alone) = plan::tensor_against_and_alone(current, base.bytes, options)?;
     if out.len() < bound(&plan, current.len(), options) {
         let (room, len) = (out.len(), current.len());
         return Err(Error::invalid(format!("output of {room} bytes may be too small for a frame of {len}")));
     }
-    compress_by_plan(current, Some(base), options, plan, out)
+    let len = compress_by_plan(current, Some(base), options, plan, out)?;
+    // Coded alone only where that might be smaller: dense floats that gain from their base are not coded twice.
+    if len > alone.least_len(current) {
+        let alone = compress(current, options)?;
+        if alone.len() <= len {
+            out[..alone.len()].copy_from_slice(&alone);
+            return Ok(alone.len());
+        }
+    }
+    Ok(len)
 }
 
 /// Decompresses a frame that [`compress_delta`] made. Also takes frames that need no base.

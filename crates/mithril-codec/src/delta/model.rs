@@ -14,8 +14,9 @@ pub(super) const EXACT: [u8; 2] = [253, 254];
 /// How often each code occurs in a context.
 pub(super) type CodeCounts = [u32; 256];
 
-/// Elements looked at for steps that many have in common.
+/// Elements looked at for steps that many have in common, and those that show whether it is worth while.
 const SAMPLED: usize = 4096;
+const FEW_SAMPLED: usize = 512;
 
 /// Elements of each block looked at to see how large they are.
 const SIZES_SAMPLED: usize = 4096;
@@ -37,18 +38,12 @@ const SMALL_STEP: u64 = 16;
 /// Weight decay moves the rows that a fine-tune never touches by the same few steps each.
 pub fn common_steps(layout: Layout, source: &[u8], base: &[u8]) -> Vec<u64> {
     let number = Number::of(layout);
-    let n = source.len().min(base.len()) / number.width;
-    let n_sampled = sampled(n, SAMPLED).count();
-    let mut steps = Vec::with_capacity(n_sampled);
-    number.by_width(|number| {
-        for at in sampled(n, SAMPLED) {
-            let step = number.difference(number.read(source, at), number.read(base, at));
-            if step != 0 && number.sign_and_rest(step).1 >= SMALL_STEP {
-                steps.push(step);
-            }
-        }
-    });
-    steps.sort_unstable();
+    // Most tensors have none, which a few elements show.
+    let (few, n_few) = large_steps(number, source, base, FEW_SAMPLED);
+    if n_few >= FEW_SAMPLED && !few.chunk_by(|a, b| a == b).any(|run| run.len() * 32 > n_few) {
+        return Vec::new();
+    }
+    let (steps, n_sampled) = large_steps(number, source, base, SAMPLED);
     let mut common: Vec<(usize, u64)> = steps
         .chunk_by(|a, b| a == b)
         .map(|run| (run.len(), run[0]))
@@ -57,6 +52,23 @@ pub fn common_steps(layout: Layout, source: &[u8], base: &[u8]) -> Vec<u64> {
     common.sort_unstable_by_key(|&(count, step)| (std::cmp::Reverse(count), step));
     common.truncate(3);
     common.into_iter().map(|(_, step)| step).collect()
+}
+
+/// The large steps among about so many elements, in order, and how many elements these were.
+fn large_steps(number: Number, source: &[u8], base: &[u8], of: usize) -> (Vec<u64>, usize) {
+    let n = source.len().min(base.len()) / number.width;
+    let n_sampled = sampled(n, of).count();
+    let mut steps = Vec::with_capacity(n_sampled);
+    number.by_width(|number| {
+        for at in sampled(n, of) {
+            let step = number.difference(number.read(source, at), number.read(base, at));
+            if step != 0 && number.sign_and_rest(step).1 >= SMALL_STEP {
+                steps.push(step);
+            }
+        }
+    });
+    steps.sort_unstable();
+    (steps, n_sampled)
 }
 
 /// Places of a sample, spread so that they do not follow the columns of a matrix.

@@ -13,7 +13,7 @@ pub enum Compressor {
         /// zstd's own level.
         level: i32,
     },
-    /// zstd at level 19 with the dictionary of metadata: for headers, indexes and other short texts about tensors.
+    /// zstd with the dictionary of metadata: for headers, indexes and other short texts about tensors.
     ZstdMetadata,
     /// lz4, its fast block format.
     Lz4,
@@ -23,6 +23,9 @@ pub enum Compressor {
         quality: u32,
     },
 }
+
+/// Bytes up to which the dictionary of metadata is worth its time: what is longer hardly gains.
+pub const SHORT_METADATA: usize = 32 << 10;
 
 /// Largest window, as a power of two, that a zstd frame may ask for.
 #[cfg(any(feature = "zstd", feature = "brotli"))]

@@ -3,20 +3,21 @@
 
 use crate::FormatError;
 use crate::limits::{MAX_SECTION_LEN, MAX_SECTION_RATIO, SMALL_SECTION_LEN};
-use mithril_codec::entropy::lz::Compressor;
+use mithril_codec::entropy::lz::{Compressor, SHORT_METADATA};
 use mithril_codec::entropy::stream;
 
-/// Sections up to this length are compressed with zstd's slowest levels: they take no time.
-const SMALL: usize = 1 << 20;
-
-/// Sections up to this length are offered to the dictionary of metadata too: what is longer hardly gains.
-const SHORT: usize = 128 << 10;
+/// The level of sections that are too long for the dictionary of metadata. Level 19 makes them a seventh smaller, but takes as long as a hundred megabytes of
+/// tensors: 82 ms instead of 0.2 for 137 kB.
+const LONG_LEVEL: i32 = 3;
 
 /// The coded bytes of a section.
 pub fn encode(raw: &[u8]) -> Vec<u8> {
-    let level = if raw.len() <= SMALL { 19 } else { 3 };
-    let compressors = [Compressor::Zstd { level }, Compressor::ZstdMetadata];
-    let coded = stream::encode(raw, if raw.len() <= SHORT { &compressors } else { &compressors[..1] });
+    let compressor = if raw.len() <= SHORT_METADATA {
+        Compressor::ZstdMetadata
+    } else {
+        Compressor::Zstd { level: LONG_LEVEL }
+    };
+    let coded = stream::encode(raw, &[compressor]);
     // What readers would take for a bomb is written as it is.
     if raw.len() as u64 <= max_raw_len(&coded) { coded } else { stream::store(raw) }
 }

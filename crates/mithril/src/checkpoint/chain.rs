@@ -4,7 +4,7 @@ use super::error::about;
 use super::manifest::{DataObject, StoredTensor};
 use super::{CheckpointError, CompressorConfig, Manifest};
 use crate::container::{Bases, Content, Entry, EntryKind, Model, Reader};
-use crate::pack::ExpectedSize;
+use crate::pack::{DeltaBudget, ExpectedSize};
 use crate::storage::{StorageBackend, StorageErrorKind};
 use mithril_format::ReadAt;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
@@ -110,65 +110,65 @@ pub(super) fn without_deltas(previous: &Manifest) -> BTreeSet<&str> {
     full.map(|tensor| tensor.name.as_str()).collect()
 }
 
-/// Bytes that the deltas of a new save may take at most, by tensor; none at all for those that must be stored in full.
-/// Chains end at a depth, and a restore of all of the checkpoint stays within its bound: bytes beyond a full restore go
-/// first to those tensors that save most for each of them.
-pub(super) fn max_delta_lens(
+/// The part of what deltas may take that is kept for those that take more than expected.
+const RESERVED_PART: i64 = 32;
+
+/// What the deltas of a new save may take. Chains end at a depth, and a restore of all of the checkpoint stays within its
+/// bound: bytes beyond a full restore go first to those tensors that save most for each of them.
+pub(super) fn delta_budget(
     previous: &Manifest,
     sizes: &[ExpectedSize],
     config: &CompressorConfig,
-) -> BTreeMap<String, u64> {
-    let sizes: HashMap<&str, &ExpectedSize> = sizes.iter().map(|size| (size.name.as_str(), size)).collect();
-    let mut limits = BTreeMap::new();
-    let (mut budget, mut needed) = (0.0, 0.0);
-    let mut candidates = Vec::new();
+) -> DeltaBudget {
+    let sizes: HashMap<&str, u64> = sizes.iter().map(|size| (size.name.as_str(), size.against)).collect();
+    let mut spare = 0;
+    let (mut candidates, mut forbidden) = (Vec::new(), Vec::new());
     for tensor in &previous.tensors {
-        if tensor.depth >= config.max_chain_depth {
-            limits.insert(tensor.name.clone(), 0);
+        let is_deep = tensor.depth >= config.max_chain_depth;
+        if is_deep {
+            forbidden.push(tensor);
         }
         // What follows from another tensor adds nothing to a restore; most likely it does so again.
         if matches!(tensor.entry_kind(), Some(EntryKind::Ref | EntryKind::Derived)) {
             continue;
         }
-        let full = tensor.full_len.max(1);
-        budget += (config.max_restore_cost - 1.0) * full as f64;
-        if tensor.depth >= config.max_chain_depth {
+        let full = signed(tensor.full_len).max(1);
+        #[expect(clippy::cast_possible_truncation, reason = "saturates, which is meant")]
+        let allowed = ((config.max_restore_cost - 1.0) * full as f64) as i64;
+        spare += allowed;
+        if is_deep {
             continue;
         }
-        let (alone, against) = match sizes.get(tensor.name.as_str()) {
-            Some(size) => (size.alone, size.against),
+        let deltas = signed(tensor.restore_len) - full;
+        let len = match sizes.get(tensor.name.as_str()) {
+            Some(&len) => signed(len),
             // As much as those before it, on average.
-            None => {
-                let deltas = tensor.restore_len.saturating_sub(full);
-                (full, deltas / u64::from(tensor.depth).max(1))
-            }
+            None => deltas / i64::from(tensor.depth).max(1),
         };
-        let extra = ((tensor.restore_len + against) as f64 - full as f64).max(1.0);
-        let saved = alone.saturating_sub(against) as f64;
-        candidates.push((saved / extra, extra, tensor));
+        let extra = (deltas + len).max(1);
+        candidates.push(((full - len).max(0) as f64 / extra as f64, len, extra, tensor));
     }
     // By name among equals, so that the same input gives the same choice.
-    candidates.sort_by(|a, b| b.0.total_cmp(&a.0).then_with(|| a.2.name.cmp(&b.2.name)));
-    candidates.retain(|(_, extra, tensor)| {
-        let fits = needed + extra <= budget;
-        if fits {
-            needed += extra;
+    candidates.sort_by(|a, b| b.0.total_cmp(&a.0).then_with(|| a.3.name.cmp(&b.3.name)));
+    // What deltas will take is not known exactly.
+    let reserve = spare / RESERVED_PART;
+    let mut expected = Vec::new();
+    for (_, len, extra, tensor) in candidates {
+        if extra <= spare - reserve {
+            spare -= extra;
+            expected.push((tensor, len, extra));
         } else {
-            limits.insert(tensor.name.clone(), 0);
+            forbidden.push(tensor);
         }
-        fits
-    });
-    // What is left is shared by all, as what they will take is not known exactly.
-    for (_, extra, tensor) in candidates {
-        let most = tensor.full_len as f64 + extra * (budget / needed.max(1.0)) - tensor.restore_len as f64;
-        #[expect(
-            clippy::cast_possible_truncation,
-            clippy::cast_sign_loss,
-            reason = "saturates, which is meant"
-        )]
-        limits.insert(tensor.name.clone(), most as u64);
     }
-    limits
+    let mut budget = DeltaBudget::new(spare);
+    forbidden.into_iter().for_each(|tensor| budget.forbid(&tensor.name));
+    expected.into_iter().for_each(|(tensor, len, extra)| budget.expect(&tensor.name, len, extra));
+    budget
+}
+
+fn signed(len: u64) -> i64 {
+    i64::try_from(len).unwrap_or(i64::MAX)
 }
 
 /// What one container of a new save holds, before its place among the other objects is known.

@@ -53,7 +53,7 @@ impl CheckpointCompressor {
             options.bases = Chain::open_as_bases(&*self.store.storage, &manifest)?;
             let names = chain::without_deltas(&manifest);
             let sizes = expected_sizes(&file, &names, &options).map_err(about(IN_MEMORY))?;
-            options.max_delta_lens = chain::max_delta_lens(&manifest, &sizes, &self.config);
+            options.delta_budget = chain::delta_budget(&manifest, &sizes, &self.config);
         }
         let (bytes, _) = pack(&file, Vec::new(), &options, &|_| ()).map_err(about(IN_MEMORY))?;
         Ok(CompressedCheckpoint::new(bytes, previous.map(str::to_owned), checkpoint.raw_len()))

@@ -8,10 +8,9 @@ use super::manifest::{self, DataObject, Previous};
 use super::tensors::Metadata;
 use super::{CheckpointError, CheckpointMeta, GcOptions, Manifest, key};
 use crate::container::{Bases, Reader};
-use crate::pack::{PackOptions, Progress, expected_sizes, pack, writer_name};
+use crate::pack::{DeltaBudget, PackOptions, Progress, expected_sizes, pack, writer_name};
 use crate::storage::{ObjectWriter, StorageError, StorageErrorKind};
 use mithril_format::{Digester, ReadAt};
-use std::collections::BTreeMap;
 use std::io::{self, Write};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
@@ -109,7 +108,7 @@ impl CheckpointCompressor {
         // A panic of a worker, or of the caller's source, is an error like any other.
         let write = || {
             if let Some(previous) = &previous {
-                options.max_delta_lens = self.max_delta_lens(request, previous, &options)?;
+                options.delta_budget = self.delta_budget(request, previous, &options)?;
             }
             self.write_objects(request, &object_keys, &options, permit, progress)
         };
@@ -181,18 +180,18 @@ impl CheckpointCompressor {
     }
 
     /// What the deltas of a save may take.
-    fn max_delta_lens(
+    fn delta_budget(
         &self,
         request: &Request<'_>,
         previous: &Manifest,
         options: &PackOptions,
-    ) -> Result<BTreeMap<String, u64>, CheckpointError> {
+    ) -> Result<DeltaBudget, CheckpointError> {
         let names = chain::without_deltas(previous);
         let mut sizes = Vec::new();
         for file in &request.files {
             sizes.extend(expected_sizes(file.source, &names, options).map_err(about(request.key))?);
         }
-        Ok(chain::max_delta_lens(previous, &sizes, &self.config))
+        Ok(chain::delta_budget(previous, &sizes, &self.config))
     }
 
     fn step_of(&self, request: &Request<'_>, previous: Option<&Manifest>) -> u64 {

@@ -201,27 +201,10 @@ fn fits(model: &Model, tensor_idx: usize, tensor: &TensorInfo) -> bool {
 
 /// Bytes that a delta saves on a few places of a tensor; zero unless it is a tenth of what they take alone.
 fn sample_gain(raw: &Raw<'_>, base: &BaseTensor<'_>, options: &FrameOptions) -> Result<usize, Error> {
-    let Sampled { alone, against, .. } = sampled_lens(raw, base, options)?;
-    Ok(if against * 10 < alone * 9 { alone - against } else { 0 })
-}
-
-/// What a few places of a tensor take.
-pub(super) struct Sampled {
-    pub(super) raw: u64,
-    pub(super) alone: usize,
-    pub(super) against: usize,
-}
-
-/// Compresses a few places of a tensor, alone and against a base.
-pub(super) fn sampled_lens(
-    raw: &Raw<'_>,
-    base: &BaseTensor<'_>,
-    options: &FrameOptions,
-) -> Result<Sampled, Error> {
     let unit = options.dtype.unit_len() as u64;
     let len = raw.len().min(SAMPLE_LEN) / unit * unit;
     let open = base.open()?;
-    let mut sampled = Sampled { raw: 0, alone: 0, against: 0 };
+    let (mut alone, mut against) = (0, 0);
     // A tensor of a single piece is looked at once.
     let n_places = if raw.len() <= SAMPLE_LEN { 1 } else { SAMPLE_PLACES };
     for place in 0..n_places {
@@ -229,9 +212,8 @@ pub(super) fn sampled_lens(
         let current = raw.read(at..at + len)?;
         let mut before = vec![0; current.len()];
         open.read_range(at..at + len, &mut before, 1)?;
-        sampled.raw += len;
-        sampled.alone += compress(&current, options)?.len();
-        sampled.against += compress_delta(&current, &Base::new(&before), options)?.len();
+        alone += compress(&current, options)?.len();
+        against += compress_delta(&current, &Base::new(&before), options)?.len();
     }
-    Ok(sampled)
+    Ok(if against * 10 < alone * 9 { alone - against } else { 0 })
 }

@@ -4,24 +4,22 @@ use super::bases::BaseTensor;
 use super::delta_stream;
 use super::layout::Layout;
 use super::raw::Raw;
-use super::tensor::{Choice, TensorChooser, against, compress_against};
+use super::tensor::{Choice, TensorChooser, against, compress, compress_against};
 use super::window::Window;
-use super::write::{FrameEnd, Message};
+use super::write::{FrameEnd, InFull, Message};
 use super::{BATCH_LEN, IN_MEMORY_LEN, PackOptions};
-use crate::container::Entry;
+use crate::container::{Entry, EntryKind};
 use crate::pipeline::buffers::Buffers;
 use crate::pipeline::ordered::{Closed, Line};
 use crate::pipeline::tasks::{Budget, Share};
 use crate::plan::{self, TensorPlan};
 use crate::{Dtype, Effort, Encoder, Error, FrameOptions, frame, pipeline};
+use mithril_codec::entropy::lz::SHORT_METADATA;
 use mithril_format::frame::FrameHeader;
 use mithril_format::{ReadAt, TensorInfo};
 use std::io::{self, Write};
 use std::ops::Range;
 use std::sync::Arc;
-
-/// Glue up to this length is offered to the dictionary of metadata: what is longer hardly gains, and takes long.
-const METADATA_LEN: u64 = 64 << 10;
 
 /// Glue up to this length is coded in memory.
 const GLUE_IN_MEMORY_LEN: u64 = 4 << 20;
@@ -176,15 +174,25 @@ impl<'env> Feeder<'_, 'env> {
         share: Option<Share<'env>>,
     ) -> Result<(), Error> {
         let options = self.options.frame_options(tensor.dtype, &tensor.shape);
-        let max_len = self.options.max_delta_lens.get(&tensor.name).copied();
+        let buffers = self.buffers;
         let job = move || {
             let raw = window.bytes(tensor.bytes.clone());
-            let coded = match base {
-                Some(base) => compress_against(raw, &base, max_len, &mut entry, &options),
-                None => crate::compress(raw, &options),
+            let in_tensor = |error: Error| error.in_tensor(&tensor.name);
+            let Some(base) = base else {
+                let frame = compress(raw, &options, buffers).map_err(in_tensor)?;
+                return Ok(Message::Frame(entry, frame, share));
             };
-            let frame = coded.map_err(|error| error.in_tensor(&entry.name))?;
-            Ok(Message::Frame(entry, frame, share))
+            let full = entry.clone();
+            let frame = compress_against(raw, &base, &mut entry, &options, buffers).map_err(in_tensor)?;
+            if entry.kind() == EntryKind::Full {
+                return Ok(Message::Frame(entry, frame, share));
+            }
+            let in_full: InFull<'env> = Box::new(move || {
+                let _share = share;
+                let frame = compress(window.bytes(tensor.bytes.clone()), &options, buffers);
+                Ok((full, frame.map_err(|error| error.in_tensor(&tensor.name))?))
+            });
+            Ok(Message::Delta(entry, frame, in_full))
         };
         self.line.push(job).map_err(closed)
     }
@@ -252,14 +260,15 @@ impl<'env> Feeder<'_, 'env> {
     fn feed_glue(&self) -> Result<(), Error> {
         let entry = Entry::glue(self.layout.glue_len);
         let mut options = self.options.frame_options(Dtype::Bytes, &entry.shape);
-        options.is_metadata = self.layout.glue_len <= METADATA_LEN;
+        options.is_metadata = self.layout.glue_len <= SHORT_METADATA as u64;
         let pieces = self.layout.glue.iter().map(|range| Raw::new(self.source, range.clone(), None));
         if self.layout.glue_len <= GLUE_IN_MEMORY_LEN {
             let mut glue = Vec::new();
             for piece in pieces {
                 glue.extend(piece.read(0..piece.len())?);
             }
-            let job = move || Ok(Message::Frame(entry, crate::compress(&glue, &options)?, None));
+            let buffers = self.buffers;
+            let job = move || Ok(Message::Frame(entry, compress(&glue, &options, buffers)?, None));
             return self.line.push(job).map_err(closed);
         }
         self.push_done(Message::Start(entry))?;

@@ -3,7 +3,6 @@
 use super::file::{Source, create};
 use super::layout::Layout;
 use super::raw::Raw;
-use super::tensor::compress;
 use super::{IN_MEMORY_LEN, PackOptions, PackSummary, PackedTensor, Progress, UnpackSummary};
 use crate::container::{EntryKind, Model};
 use crate::{Encoder, Error};
@@ -98,10 +97,9 @@ fn write_tensor(
         return Ok((counted.len, true));
     }
     let bytes = raw.read(0..raw.len())?;
-    let mut frame = Vec::new();
-    let len = compress(&bytes, &options, &mut frame)?;
-    let is_frame = len < bytes.len();
-    let stored = if is_frame { &frame[..len] } else { &bytes[..] };
+    let frame = crate::compress(&bytes, &options)?;
+    let is_frame = frame.len() < bytes.len();
+    let stored = if is_frame { &frame } else { &bytes };
     out.write_all(stored).map_err(Error::writing)?;
     Ok((stored.len() as u64, is_frame))
 }

@@ -7,6 +7,7 @@
 //! Both read, code and write at the same time, with memory that does not grow with the file.
 
 mod bases;
+mod budget;
 mod delta_stream;
 mod expect;
 mod feed;
@@ -22,6 +23,7 @@ mod unpack;
 mod window;
 mod write;
 
+pub(crate) use budget::DeltaBudget;
 pub(crate) use expect::{ExpectedSize, expected_sizes};
 pub use file::{Source, pack_file, unpack_file};
 pub use framed::{is_framed, pack_framed, unpack_framed};

@@ -1,5 +1,6 @@
 //! How a file is packed, and what came of it.
 
+use super::budget::DeltaBudget;
 use crate::container::{Bases, EntryKind};
 use crate::{Dtype, Effort, FrameOptions};
 use mithril_format::Digest;
@@ -23,9 +24,8 @@ pub struct PackOptions {
     pub digests: bool,
     /// Models that tensors may be stored against.
     pub bases: Bases,
-    /// Bytes that the deltas of some tensors, by name, may take; above, the tensor is stored in full. Where it is zero
-    /// none is tried. Those equal to a base are not stored again in any case.
-    pub max_delta_lens: BTreeMap<String, u64>,
+    /// What deltas may take. Tensors equal to a base are not stored again in any case.
+    pub(crate) delta_budget: DeltaBudget,
     /// Name of the original file, without directories.
     pub name: String,
     /// Training step.
@@ -44,7 +44,7 @@ impl Default for PackOptions {
             alignment_log2: 6,
             digests: false,
             bases: Bases::none(),
-            max_delta_lens: BTreeMap::new(),
+            delta_budget: DeltaBudget::default(),
             name: String::new(),
             step: None,
             metadata: BTreeMap::new(),

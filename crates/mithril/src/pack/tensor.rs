@@ -6,7 +6,8 @@ use super::layout::Layout;
 use super::raw::Raw;
 use super::twins::Twins;
 use crate::container::{Content, Entry, Rounding};
-use crate::{Base, Error, FrameOptions, compress_delta, frame};
+use crate::pipeline::buffers::{Buffer, Buffers};
+use crate::{Base, Error, FrameOptions, compress_delta_into, frame};
 use mithril_format::ReadAt;
 use mithril_format::frame::FrameHeader;
 
@@ -60,9 +61,9 @@ impl<'a> TensorChooser<'a> {
             return Ok(Choice::Link(entry));
         }
         let options = self.options.frame_options(tensor.dtype, &tensor.shape);
-        let base = match self.options.max_delta_lens.get(&tensor.name) {
-            Some(0) => None,
-            _ => self.bases.find_similar(tensor, raw, &options)?,
+        let base = match self.options.delta_budget.allows(&tensor.name) {
+            false => None,
+            true => self.bases.find_similar(tensor, raw, &options)?,
         };
         Ok(Choice::Frame(entry, base))
     }
@@ -75,32 +76,33 @@ pub(super) fn against(entry: &mut Entry, base: &BaseTensor<'_>) -> Result<(), Er
     Ok(())
 }
 
-/// Compresses a tensor that lies in memory against a base, or without it where that is smaller or a delta would take more
-/// than is allowed; the entry says which.
-pub(super) fn compress_against(
+/// Compresses a tensor that lies in memory against a base, or without it where that is smaller; the entry says which.
+pub(super) fn compress_against<'b>(
     raw: &[u8],
     base: &BaseTensor<'_>,
-    max_len: Option<u64>,
     entry: &mut Entry,
     options: &FrameOptions,
-) -> Result<Vec<u8>, Error> {
-    let bytes = base.open()?.read_all(options.threads)?;
-    let frame = compress_delta(raw, &Base::with_digest(&bytes, base.digest()?), options)?;
-    if FrameHeader::parse(&frame)?.0.base.is_some() {
-        if max_len.is_some_and(|max_len| frame.len() as u64 > max_len) {
-            return crate::compress(raw, options);
-        }
+    buffers: &'b Buffers,
+) -> Result<Buffer<'b>, Error> {
+    let mut bytes = buffers.take(raw.len());
+    base.open()?.read_range(0..raw.len() as u64, &mut bytes, options.threads)?;
+    let mut out = buffers.take(frame::compress_bound(raw.len(), options));
+    let len = compress_delta_into(raw, &Base::with_digest(&bytes, base.digest()?), options, &mut out)?;
+    out.truncate(len);
+    if FrameHeader::parse(&out)?.0.base.is_some() {
         against(entry, base)?;
     }
-    Ok(frame)
+    Ok(out)
 }
 
-/// Compresses to the front of a buffer that is used again; returns the length of the frame. The buffer only grows: what
-/// lies behind the frame is left as it is.
-pub(super) fn compress(raw: &[u8], options: &FrameOptions, out: &mut Vec<u8>) -> Result<usize, Error> {
-    let bound = frame::compress_bound(raw.len(), options);
-    if out.len() < bound {
-        out.resize(bound, 0);
-    }
-    frame::compress_into(raw, options, out)
+/// Compresses a tensor that lies in memory.
+pub(super) fn compress<'b>(
+    raw: &[u8],
+    options: &FrameOptions,
+    buffers: &'b Buffers,
+) -> Result<Buffer<'b>, Error> {
+    let mut out = buffers.take(frame::compress_bound(raw.len(), options));
+    let len = frame::compress_into(raw, options, &mut out)?;
+    out.truncate(len);
+    Ok(out)
 }

@@ -1,5 +1,6 @@
 //! Packs a file: the caller's thread reads and decides, others code, one writes.
 
+use super::budget::DeltaBudget;
 use super::feed::Feeder;
 use super::layout::Layout;
 use super::{IN_MEMORY_LEN, PackOptions, PackSummary, PackedTensor, Progress};
@@ -50,7 +51,7 @@ pub fn pack<W: Write + Send>(
     let (fed, written) = ordered::run(
         threads,
         |line| Feeder { source, layout, options, buffers: &buffers, memory: &memory, line }.feed_all(),
-        |messages| write_entries(container, messages, progress),
+        |messages| write_entries(container, messages, &options.delta_budget, progress),
     );
     // When writing failed, feeding stopped because of it; what coding found broken comes before what is read later.
     let container = written?;
@@ -92,7 +93,9 @@ pub(super) enum Message<'a> {
     /// An entry without a frame.
     Link(Entry),
     /// An entry with its whole frame, and its share of memory.
-    Frame(Entry, Vec<u8>, Option<Share<'a>>),
+    Frame(Entry, Buffer<'a>, Option<Share<'a>>),
+    /// An entry with its whole delta, and how to store it in full if the delta is too large.
+    Delta(Entry, Buffer<'a>, InFull<'a>),
     /// An entry whose frame comes in pieces, up to an `End`.
     Start(Entry),
     /// A piece of that frame.
@@ -102,6 +105,9 @@ pub(super) enum Message<'a> {
     /// The end of that frame, behind the trailer if all of it came as blocks.
     End(FrameEnd),
 }
+
+/// Codes a tensor without its base.
+pub(super) type InFull<'a> = Box<dyn FnOnce() -> Result<(Entry, Buffer<'a>), Error> + Send + 'a>;
 
 /// How a frame ends that came in pieces.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -117,6 +123,7 @@ type Messages<'a, 'b> = dyn Iterator<Item = Result<Message<'a>, Error>> + 'b;
 fn write_entries<W: Write>(
     mut container: ContainerWriter<W>,
     messages: &mut Messages<'_, '_>,
+    budget: &DeltaBudget,
     progress: Progress<'_>,
 ) -> Result<ContainerWriter<W>, Error> {
     let write = |container: &mut ContainerWriter<W>, entry: Entry, bytes: &[u8]| -> io::Result<()> {
@@ -147,6 +154,16 @@ fn write_entries<W: Write>(
                 let raw_len = entry.raw_len();
                 write(&mut container, entry, &bytes).map_err(Error::writing)?;
                 drop(share);
+                progress(raw_len);
+            }
+            Message::Delta(entry, bytes, in_full) => {
+                let raw_len = entry.raw_len();
+                if budget.take(&entry.name, bytes.len() as u64) {
+                    write(&mut container, entry, &bytes).map_err(Error::writing)?;
+                } else {
+                    let (entry, bytes) = in_full()?;
+                    write(&mut container, entry, &bytes).map_err(Error::writing)?;
+                }
                 progress(raw_len);
             }
             Message::Start(entry) => write_pieces(&mut container, entry, messages, progress)?,
@@ -187,7 +204,11 @@ fn write_pieces<W: Write>(
                 progress(raw_len - trailer.raw_len);
                 return Ok(());
             }
-            Message::Entries(..) | Message::Link(_) | Message::Frame(..) | Message::Start(_) => {
+            Message::Entries(..)
+            | Message::Link(_)
+            | Message::Frame(..)
+            | Message::Delta(..)
+            | Message::Start(_) => {
                 unreachable!("a frame in pieces ends before the next")
             }
         }

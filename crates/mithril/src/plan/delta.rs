@@ -65,6 +65,37 @@ pub(crate) fn tensor_against_and_alone(
     Ok((plan, alone))
 }
 
+/// Bytes of a block of floats that depend on nothing: states of coders, tables, headers.
+const BLOCK_OVERHEAD: u64 = 1024;
+
+/// About how many bytes a tensor of `len` bytes will take against its base at `fast`, by some pieces of both.
+pub(crate) fn expected_len_against(pieces: &[(Vec<u8>, Vec<u8>)], len: u64, dtype: Dtype) -> u64 {
+    let sampled: u64 = pieces.iter().map(|(piece, _)| piece.len() as u64).sum();
+    let of_all = |sum: u64| {
+        u64::try_from(u128::from(sum) * u128::from(len) / u128::from(sampled.max(1))).unwrap_or(u64::MAX)
+    };
+    let expected = match dtype.layout() {
+        Some(layout) => {
+            let bytes = |(piece, base): &(Vec<u8>, Vec<u8>)| {
+                // As a part of a block, with its contexts.
+                let of_block = sampled_bits(layout, piece, base, DELTA_BLOCK);
+                let n = (piece.len() / usize::from(layout.width)) as u64;
+                of_block.into_iter().min().unwrap_or(0) / (8 * 256) * n / DELTA_BLOCK as u64
+            };
+            let n_blocks = (len / u64::from(layout.width)).div_ceil(DELTA_BLOCK as u64);
+            of_all(pieces.iter().map(bytes).sum()) + n_blocks * BLOCK_OVERHEAD
+        }
+        None => {
+            let bytes = |(piece, base): &(Vec<u8>, Vec<u8>)| {
+                let tried = middle(piece, dtype.unit_len()).len().max(1);
+                (xor(piece, base, dtype).1 * piece.len() / tried) as u64
+            };
+            of_all(pieces.iter().map(bytes).sum())
+        }
+    };
+    expected.min(len)
+}
+
 /// Bytes of blocks of about the usual size that are cut as evenly as whole vectors allow.
 fn evenly(len: usize, unit: usize) -> usize {
     let n = (len / unit).max(1);

@@ -21,7 +21,7 @@ mod signs;
 mod tests;
 
 pub use delta::tensor_against;
-pub(crate) use delta::tensor_against_and_alone;
+pub(crate) use delta::{expected_len_against, tensor_against_and_alone};
 pub(crate) use prediction::MAX_SHARED_SHARE as MAX_PREDICTION_SHARE;
 
 use crate::Error;
