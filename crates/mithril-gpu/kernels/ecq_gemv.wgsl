@@ -4,9 +4,9 @@
 // whole numbers, so they are equal bit for bit in any order.
 //
 // One workgroup of 32 lanes takes one block, row after row. In each step every lane has one symbol; lanes that need a byte
-// take the next ones in the order of lanes, which a lane learns from a mask in workgroup memory: that works for any size of
-// subgroup. Nothing is read or written out of bounds, whatever the bytes are; what a CPU would refuse is reported in
-// `fault`.
+// take the next ones in the order of lanes, which a lane learns by `vote`, from `lanes_workgroup.wgsl` or
+// `lanes_subgroup.wgsl`, one of which stands behind this file. Nothing is read or written out of bounds, whatever the bytes
+// are; what a CPU would refuse is reported in `fault`.
 
 struct Params {
     // Symbols of a row with its padding, and bits below each of them.
@@ -46,10 +46,7 @@ struct Block {
 const LANES = 32u;
 const REST = 256u;
 const LEVELS = 256u;
-
-// Lanes that need a byte: one set is read while the next is filled and one is cleared.
-var<workgroup> needing: array<atomic<u32>, 3>;
-var<workgroup> parts: array<i32, 32>;
+const INVOCATIONS = 32u;
 
 fn data_byte(at: u32) -> u32 {
     let word = at / 4u;
@@ -81,8 +78,7 @@ fn place(bits: u32, value: u32) -> vec2<u32> {
     return vec2(piece * (value / 64u) + within % piece, bits * (within / piece));
 }
 
-@compute @workgroup_size(32)
-fn main(@builtin(workgroup_id) workgroup: vec3<u32>, @builtin(local_invocation_index) lane: u32) {
+fn run(workgroup: vec3<u32>, lane: u32) {
     let index = workgroup.y * params.width + workgroup.x;
     let is_block = index < params.n_blocks;
     let block = min(index, params.n_blocks - 1u);
@@ -99,10 +95,6 @@ fn main(@builtin(workgroup_id) workgroup: vec3<u32>, @builtin(local_invocation_i
     if kind == 2u {
         state = (data_byte(at_first + lane) << 8u) | data_byte(at_first + LANES + lane);
     }
-    if lane < 3u {
-        atomicStore(&needing[lane], 0u);
-    }
-    workgroupBarrier();
     var is_short = false;
     var step = 0u;
     for (var row = 0u; row < blocks[block].n_rows; row++) {
@@ -110,7 +102,6 @@ fn main(@builtin(workgroup_id) workgroup: vec3<u32>, @builtin(local_invocation_i
         var sum = 0;
         for (var group = 0u; group < n_steps; group++) {
             let column = group * LANES + lane;
-            let turn = step % 3u;
             var symbol = argument & 15u;
             if kind == 0u {
                 let bits = place(4u, row * params.padded + column);
@@ -124,9 +115,6 @@ fn main(@builtin(workgroup_id) workgroup: vec3<u32>, @builtin(local_invocation_i
                 }
                 symbol = slot & 15u;
                 state = (slot >> 16u) * (state >> 8u) + ((slot >> 8u) & 255u);
-                if state < REST {
-                    atomicOr(&needing[turn], 1u << lane);
-                }
             }
             var code = symbol << low_bits;
             if low_bits > 0u {
@@ -134,29 +122,19 @@ fn main(@builtin(workgroup_id) workgroup: vec3<u32>, @builtin(local_invocation_i
                 code |= (low_byte(row_at * low_row_len + bits.x) >> bits.y) & low_mask;
             }
             sum += factor(code & 255u) * factor(LEVELS + column);
-            workgroupBarrier();
-            let mask = atomicLoad(&needing[turn]);
+            let mask = vote(step, 0u, lane, state < REST);
             if state < REST {
                 let byte_at = at + countOneBits(mask & ((1u << lane) - 1u));
                 is_short = is_short || byte_at >= end;
                 state = (state << 8u) | data_byte(min(byte_at, end));
             }
             at += countOneBits(mask);
-            if lane == 0u {
-                atomicStore(&needing[(step + 2u) % 3u], 0u);
-            }
             step++;
         }
-        parts[lane] = sum;
-        workgroupBarrier();
+        let total = sum_of_lanes(lane, sum);
         if lane == 0u && is_block && row_at < arrayLength(&sums) {
-            var total = 0;
-            for (var other = 0u; other < LANES; other++) {
-                total += parts[other];
-            }
             sums[row_at] = total;
         }
-        workgroupBarrier();
     }
     if kind == 2u {
         // Padding is what is left, at most three bytes of zero.

@@ -4,9 +4,10 @@
 // `mithril_codec::transform::fields`; bytes in docs/format/frame.md, sections 5, 6 and 9.
 //
 // One workgroup decodes one block: 4 streams of 32 lanes, or 1. In each step the lanes of a stream that need a byte
-// take the next ones in the order of lanes; how many lanes before it need one, a lane learns from a mask in workgroup
-// memory. That works for any size of subgroup. Nothing is read or written out of bounds, whatever the bytes are; what
-// a CPU would refuse is reported in `fault`, and what only checksums find is found by them.
+// take the next ones in the order of lanes; how many lanes before it need one, a lane learns by `vote`, from
+// `lanes_workgroup.wgsl` or `lanes_subgroup.wgsl`, one of which stands behind this file. Nothing is read or written out of
+// bounds, whatever the bytes are; what a CPU would refuse is reported in `fault`, and what only checksums find is found by
+// them.
 
 struct Block {
     // Bytes of `data`: packed rest, states of the lanes, first byte and end of each stream.
@@ -47,9 +48,7 @@ struct Block {
 
 const LANES = 32u;
 const REST = 256u;
-
-// Lanes that need a byte: three sets for four streams, as one is read while the next is filled and one is cleared.
-var<workgroup> needing: array<atomic<u32>, 12>;
+const INVOCATIONS = 128u;
 
 fn data_byte(at: u32) -> u32 {
     let word = at / 4u;
@@ -118,8 +117,7 @@ fn sign_bit(block: u32) -> u32 {
     return 1u << (8u * blocks[block].width - 1u);
 }
 
-@compute @workgroup_size(128)
-fn main(@builtin(workgroup_id) workgroup: vec3<u32>, @builtin(local_invocation_index) invocation: u32) {
+fn run(workgroup: vec3<u32>, invocation: u32) {
     let block = workgroup.x;
     let n_streams = blocks[block].n_streams;
     let n_elements = blocks[block].n_elements;
@@ -138,13 +136,8 @@ fn main(@builtin(workgroup_id) workgroup: vec3<u32>, @builtin(local_invocation_i
         at = blocks[block].stream_at[stream];
         end = blocks[block].stream_end[stream];
     }
-    if invocation < 12u {
-        atomicStore(&needing[invocation], 0u);
-    }
-    workgroupBarrier();
     var is_short = false;
     for (var group = 0u; group < n_groups; group++) {
-        let needed = 4u * (group % 3u) + stream;
         let position = group * group_len + invocation;
         if is_lane {
             let slot = slots[256u * block + (state & 255u)];
@@ -155,22 +148,15 @@ fn main(@builtin(workgroup_id) workgroup: vec3<u32>, @builtin(local_invocation_i
                 atomicOr(&elements[place.x], element << place.y);
             }
             state = (slot >> 16u) * (state >> 8u) + ((slot >> 8u) & 255u);
-            if state < REST {
-                atomicOr(&needing[needed], 1u << lane);
-            }
         }
-        workgroupBarrier();
+        let mask = vote(group, stream, lane, is_lane && state < REST);
         if is_lane {
-            let mask = atomicLoad(&needing[needed]);
             if state < REST {
                 let byte_at = at + countOneBits(mask & low_mask(lane));
                 is_short = is_short || byte_at >= end;
                 state = (state << 8u) | data_byte(min(byte_at, end));
             }
             at += countOneBits(mask);
-            if lane == 0u {
-                atomicStore(&needing[4u * ((group + 2u) % 3u) + stream], 0u);
-            }
         }
     }
     if is_lane && (is_short || state != REST || at != end) {
@@ -179,7 +165,7 @@ fn main(@builtin(workgroup_id) workgroup: vec3<u32>, @builtin(local_invocation_i
     // Escapes replace top fields of this workgroup's own elements. The bit that FLIP inverts is one of theirs.
     storageBarrier();
     let top_mask = low_mask(blocks[block].top_bits) << blocks[block].top_shift;
-    for (var idx = invocation; idx < blocks[block].n_escapes; idx += 128u) {
+    for (var idx = invocation; idx < blocks[block].n_escapes; idx += INVOCATIONS) {
         let escape = escapes[blocks[block].escapes_at + idx];
         let place = place_of(block, escape.x);
         atomicAnd(&elements[place.x], ~(top_mask << place.y));

@@ -1,6 +1,7 @@
 //! A device with its kernels.
 
-use crate::{GpuError, df11, frame, gemv};
+use crate::lanes::Lanes;
+use crate::{GpuError, df11, ecq, frame, gemv};
 use std::pin::pin;
 use std::task::{Context, Poll, Waker};
 
@@ -14,6 +15,7 @@ pub struct Gpu {
     pub(crate) queue: wgpu::Queue,
     pub(crate) df11: wgpu::ComputePipeline,
     pub(crate) rans8: wgpu::ComputePipeline,
+    pub(crate) symbols: wgpu::ComputePipeline,
     pub(crate) levels: wgpu::ComputePipeline,
     pub(crate) fixed12: wgpu::ComputePipeline,
     info: GpuInfo,
@@ -75,14 +77,14 @@ impl Gpu {
         let (device, queue) = wait(adapter.request_device(&descriptor))
             .map_err(|error| GpuError::Device { reason: error.to_string() })?;
         let df11 = pipeline(&device, "df11_decode", df11::KERNEL);
-        let rans8 = pipeline(&device, "rans8_decode", frame::KERNEL);
-        let levels = if has_subgroups {
-            pipeline(&device, "ecq_gemv_subgroup", gemv::LEVELS_SUBGROUP_KERNEL)
-        } else {
-            pipeline(&device, "ecq_gemv", gemv::LEVELS_KERNEL)
+        let lanes = |kernel: &Lanes| match has_subgroups {
+            true => pipeline(&device, kernel.subgroup_name, kernel.subgroup),
+            false => pipeline(&device, kernel.name, kernel.any),
         };
+        let (rans8, symbols, levels) =
+            (lanes(&frame::KERNEL), lanes(&ecq::KERNEL), lanes(&gemv::LEVELS_KERNEL));
         let fixed12 = pipeline(&device, "fixed12_gemv", gemv::FIXED12_KERNEL);
-        Ok(Self { device, queue, df11, rans8, levels, fixed12, info })
+        Ok(Self { device, queue, df11, rans8, symbols, levels, fixed12, info })
     }
 
     /// What this device is.

@@ -1,5 +1,6 @@
 //! Frames on a GPU: the blocks that kernels know by the kernel, some at a time, the others by the CPU.
 
+use crate::lanes::{Lanes, lanes};
 use crate::run::{Buffers, Grid, words};
 use crate::{Gpu, GpuError};
 use mithril_codec::block::{Piece, Rans8Parts, Scratch};
@@ -8,7 +9,7 @@ use mithril_codec::{CodecError, checksum};
 use mithril_format::FormatError;
 use mithril_format::frame::FrameView;
 
-pub(crate) const KERNEL: &str = include_str!("../kernels/rans8_decode.wgsl");
+pub(crate) const KERNEL: Lanes = lanes!("rans8_decode");
 
 /// Raw bytes of a batch.
 const BATCH_LEN: usize = 32 << 20;

@@ -1,12 +1,12 @@
 //! Coded matrices times a vector on a GPU: weights go from their codes into sums.
 
+use crate::lanes::{Lanes, lanes};
 use crate::run::{Buffers, Grid, words};
 use crate::{Gpu, GpuError};
 use mithril_codec::CodecError;
 use mithril_codec::ecq::{BlockPlace, Coded};
 
-pub(crate) const LEVELS_KERNEL: &str = include_str!("../kernels/ecq_gemv.wgsl");
-pub(crate) const LEVELS_SUBGROUP_KERNEL: &str = include_str!("../kernels/ecq_gemv_subgroup.wgsl");
+pub(crate) const LEVELS_KERNEL: Lanes = lanes!("ecq_gemv");
 pub(crate) const FIXED12_KERNEL: &str = include_str!("../kernels/fixed12_gemv.wgsl");
 
 /// Workgroups along one dimension of the grid.

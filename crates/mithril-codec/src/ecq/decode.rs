@@ -100,9 +100,9 @@ impl<'a> Coded<'a> {
         self.parts.compressed
     }
 
-    /// Where a block ends.
-    pub(super) fn block_end(&self, block_idx: usize) -> usize {
-        self.offset(block_idx + 1)
+    /// Which of those bytes some blocks are.
+    pub fn bytes_of(&self, blocks: Range<usize>) -> Range<usize> {
+        self.offset(blocks.start)..self.offset(blocks.end)
     }
 
     /// Whether a block's symbols are not entropy-coded.
@@ -168,13 +168,26 @@ impl<'a> Coded<'a> {
             let views = blocks.clone().map(|idx| self.block(idx)).collect::<Result<Vec<_>, _>>()?;
             self.decode_views(&views, block_len, out)?;
             for ((idx, view), symbols) in blocks.zip(&views).zip(out.chunks(block_len)) {
-                let low_bits = self.low_rows(self.shape.rows_of(idx));
-                if block_sum(symbols, low_bits, view.escapes) != view.sum {
-                    return Err(CodecError::corrupt("checksum of a block of a matrix"));
-                }
+                self.verify_view(idx, view, symbols)?;
             }
         }
         Ok(())
+    }
+
+    fn verify_view(&self, block_idx: usize, view: &BlockView<'_>, symbols: &[u8]) -> Result<(), CodecError> {
+        let low_bits = self.low_rows(self.shape.rows_of(block_idx));
+        if block_sum(symbols, low_bits, view.escapes) != view.sum {
+            return Err(CodecError::corrupt("checksum of a block of a matrix"));
+        }
+        Ok(())
+    }
+
+    /// Compares the sum of a block, whose symbols were decoded elsewhere.
+    ///
+    /// # Errors
+    /// When it is another one.
+    pub fn verify_block(&self, block_idx: usize, symbols: &[u8]) -> Result<(), CodecError> {
+        self.verify_view(block_idx, &self.block(block_idx)?, symbols)
     }
 
     /// Four blocks at once where they share a table, else one after the other.

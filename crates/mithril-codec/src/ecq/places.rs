@@ -31,7 +31,7 @@ impl<'a> Coded<'a> {
         Ok(match self.block(block_idx)?.content {
             Content::Packed(packed) => {
                 // Nothing but padding stands behind it: the block is as long as these and what fills its last unit.
-                let end = self.block_end(block_idx);
+                let end = self.bytes_of(block_idx..block_idx + 1).end;
                 BlockPlace::Packed(end - packed.len().next_multiple_of(super::OFFSET_UNIT))
             }
             Content::Constant(symbol) => BlockPlace::Constant(symbol),

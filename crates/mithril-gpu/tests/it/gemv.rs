@@ -22,7 +22,7 @@ fn held(parts: Vec<NewPart>) -> MatrixParts {
 }
 
 /// A matrix of codes: a bell, or one code everywhere.
-fn matrix(
+pub(crate) fn matrix(
     bits: u8,
     rows: usize,
     columns: usize,

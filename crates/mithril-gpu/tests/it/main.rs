@@ -1,6 +1,7 @@
 //! Kernels against their CPU twins, on whatever device there is; software Vulkan will do.
 
 mod df11;
+mod ecq;
 mod frames;
 mod gemv;
 mod kernels;
