@@ -117,6 +117,7 @@ Examples:
   mithril gpu info
   mithril gpu verify model.safetensors.mckp
   mithril gpu verify model-df11
+  mithril gpu verify model-ecq
   mithril gpu bench model.safetensors.mckp --json")]
     Gpu {
         /// What to do.

@@ -1,15 +1,14 @@
 //! `mithril gpu`: the device, and whether and how fast its kernels decode.
 
-use crate::clock;
+mod rows;
+
 use crate::failure::{Failure, print, print_json};
-use crate::open;
 use crate::table::Table;
 use clap::{Args, Subcommand};
-use mithril::container::EntryKind;
-use mithril::convert::df11;
 use mithril_gpu::{Gpu, GpuError};
+use rows::{Row, rows};
 use serde_json::{Value, json};
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 /// What to do with the GPU.
 #[derive(Debug, Subcommand)]
@@ -29,28 +28,18 @@ pub(crate) enum GpuCommand {
 /// Arguments of `verify` and `bench`.
 #[derive(Debug, Args)]
 #[command(after_help = "\
-FILE is a container (`.mckp`), whose tensors stored against a base are left out, or a DFloat11 directory. Blocks that no
-kernel knows are decoded by the CPU and counted.
+FILE is a container (`.mckp`), whose tensors stored against a base are left out, a frame (`.mthf`), a safetensors file with
+frames, an entropy-coded file or directory (`convert --to ecq`, `quantize`), or a DFloat11 directory. Blocks that no kernel
+knows are decoded by the CPU and counted.
 
 Exit code: 0 all equal, 1 a tensor differs or is damaged, 2 there is no GPU.")]
 pub(crate) struct FileArguments {
-    /// Container or DFloat11 directory
+    /// Container, frame, or file or directory of coded weights
     #[arg(value_name = "FILE")]
     file: PathBuf,
     /// Print one JSON object
     #[arg(long)]
     json: bool,
-}
-
-/// A tensor or module, decoded both ways.
-struct Row {
-    name: String,
-    len: usize,
-    /// Blocks that the GPU decoded, and blocks that the CPU had to.
-    n_blocks: (usize, usize),
-    gpu_seconds: f64,
-    cpu_seconds: f64,
-    is_equal: bool,
 }
 
 /// Runs `mithril gpu`.
@@ -102,11 +91,7 @@ fn info_json(gpu: &Gpu) -> Value {
 }
 
 fn report(gpu: &Gpu, arguments: &FileArguments, with_speed: bool) -> Result<(), Failure> {
-    let rows = if arguments.file.is_dir() {
-        df11_rows(gpu, &arguments.file)?
-    } else {
-        container_rows(gpu, &arguments.file)?
-    };
+    let rows = rows(gpu, &arguments.file)?;
     let n_different = rows.iter().filter(|row| !row.is_equal).count();
     let on_gpu: usize = rows.iter().map(|row| row.n_blocks.0).sum();
     let on_cpu: usize = rows.iter().map(|row| row.n_blocks.1).sum();
@@ -168,60 +153,4 @@ fn row_json(row: &Row, with_speed: bool) -> Value {
         object.insert("cpu_seconds".to_owned(), json!(row.cpu_seconds));
     }
     value
-}
-
-fn container_rows(gpu: &Gpu, path: &Path) -> Result<Vec<Row>, Failure> {
-    let name = path.display();
-    let model = open::model_alone(path)?;
-    let reader = model.container().ok_or_else(|| {
-        Failure::input(format!("`{name}` is no container"))
-            .with_hint("`mithril compress` makes one of a model")
-    })?;
-    let mut rows = Vec::new();
-    for (entry_idx, entry) in reader.entries().iter().enumerate() {
-        let Some(frame) = reader.directory().frame(entry_idx).filter(|_| entry.kind() == EntryKind::Full)
-        else {
-            continue;
-        };
-        let bytes = mithril::ReadAt::read_range(reader.source(), frame.offset..frame.end())
-            .map_err(|error| Failure::read(&name, &error))?;
-        let (on_gpu, gpu_time) = clock::time(|| gpu.decode_frame(&bytes));
-        let on_gpu = on_gpu.map_err(|error| Failure::input(format!("`{}`: {error}", entry.label())))?;
-        let (on_cpu, cpu_time) = clock::time(|| mithril::decompress(&bytes));
-        let on_cpu = on_cpu.map_err(|error| Failure::library(&name, &error))?;
-        rows.push(Row {
-            name: entry.label().to_owned(),
-            len: on_cpu.len(),
-            n_blocks: (on_gpu.n_on_gpu, on_gpu.n_on_cpu),
-            gpu_seconds: gpu_time.wall,
-            cpu_seconds: cpu_time.wall,
-            is_equal: on_gpu.bytes == on_cpu,
-        });
-    }
-    Ok(rows)
-}
-
-fn df11_rows(gpu: &Gpu, path: &Path) -> Result<Vec<Row>, Failure> {
-    let name = path.display();
-    let failed = |error: mithril::Error| Failure::library(&name, &error);
-    let model = df11::Model::open(path).map_err(failed)?;
-    let mut rows = Vec::new();
-    for (module_idx, module) in model.modules().iter().enumerate() {
-        let bytes = model.read_module(module_idx).map_err(failed)?;
-        let coded = bytes.coded(&module.name, model.geometry()).map_err(|error| failed(error.into()))?;
-        let mut on_cpu = vec![0; 2 * coded.n_elements()];
-        let (decoded, cpu_time) = clock::time(|| coded.decode_into(&mut on_cpu));
-        decoded.map_err(|error| Failure::input(format!("`{}`: {error}", module.name)))?;
-        let (on_gpu, gpu_time) = clock::time(|| gpu.decode_df11(bytes.parts(), model.geometry()));
-        let on_gpu = on_gpu.map_err(|error| Failure::input(format!("`{}`: {error}", module.name)))?;
-        rows.push(Row {
-            name: module.name.clone(),
-            len: on_cpu.len(),
-            n_blocks: (coded.n_workgroups(), 0),
-            gpu_seconds: gpu_time.wall,
-            cpu_seconds: cpu_time.wall,
-            is_equal: on_gpu == on_cpu,
-        });
-    }
-    Ok(rows)
 }

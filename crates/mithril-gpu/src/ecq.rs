@@ -75,10 +75,7 @@ impl Gpu {
         }
         let params = words([blocks.len(), GRID_WIDTH].map(word));
         let inputs: [&[u8]; 4] = [&params, &words(descriptions), &coded.compressed()[bytes], slots];
-        let grid = Grid {
-            x: word(blocks.len().min(GRID_WIDTH)),
-            y: word(blocks.len().div_ceil(GRID_WIDTH)),
-        };
+        let grid = Grid { x: word(blocks.len().min(GRID_WIDTH)), y: word(blocks.len().div_ceil(GRID_WIDTH)) };
         match self.run(&self.symbols, buffers, &inputs, grid, room)? {
             None => Ok(()),
             Some(_) => {

@@ -74,7 +74,9 @@ pub use frame::{
 pub use mithril_codec::{CodecError, Dtype, block, checksum, entropy};
 pub use mithril_format::forever::{CONTAINER_MAGIC, FRAME_MAGIC};
 pub use mithril_format::frame::FrameHeader;
-pub use mithril_format::{Digest, FormatError, ReadAt, npy, safetensors, safetensors_layout, source};
+pub use mithril_format::{
+    Digest, FormatError, ReadAt, framed_safetensors, npy, safetensors, safetensors_layout, source,
+};
 pub use options::{DecodeOptions, Effort, FrameOptions};
 pub use statistics::{FieldEntropies, field_entropies};
 pub use stream::{Decoder, Encoder};

@@ -123,6 +123,15 @@ impl Avx2 {
         match self {}
     }
 
+    pub(crate) fn rans8_encode_apart(
+        self,
+        _: &mut EncodeState<'_, 4>,
+        _: &EncodeTable,
+        _: [&[u8]; 4],
+    ) -> bool {
+        match self {}
+    }
+
     pub(crate) fn rans8_encode<const N: usize>(
         self,
         _: &mut EncodeState<'_, N>,

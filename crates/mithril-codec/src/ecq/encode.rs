@@ -1,7 +1,7 @@
 //! A matrix of symbols to blocks.
 
 use super::{Escape, HEADER_LEN, OFFSET_UNIT, Shape, block_sum, kind, low_bits};
-use crate::entropy::rans8::{EncodeState, EncodeTable, Frequencies, LANES, encode_groups};
+use crate::entropy::rans8::{COUNTED, EncodeState, EncodeTable, Frequencies, LANES, encode_groups};
 
 /// What becomes of the symbols.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -40,33 +40,50 @@ pub fn encode(
 ) -> Encoded {
     assert_eq!(symbols.len(), shape.rows() * shape.padded_columns(), "a symbol for every place");
     assert_eq!(low_plane.len(), shape.rows() * shape.low_row_len(), "low bits for every place");
-    let mut counts = [0u32; 16];
-    for &symbol in symbols {
-        counts[usize::from(symbol)] = counts[usize::from(symbol)].saturating_add(1);
-    }
-    let frequencies = Frequencies::from_counts(&counts);
-    let streams = match coding {
-        Coding::Entropy => rans8_blocks(shape, symbols, &frequencies),
-        Coding::Fixed => vec![Vec::new(); shape.n_blocks()],
+    let frequencies = Frequencies::from_counts(&count(symbols));
+    let mut blocks = Blocks {
+        shape,
+        symbols,
+        low_plane,
+        escapes,
+        encoded: Encoded {
+            compressed: Vec::with_capacity(HEADER_LEN + symbols.len() / 2),
+            stream_offsets: Vec::with_capacity(4 * (shape.n_blocks() + 1)),
+            freq: frequencies.bytes().to_vec(),
+        },
     };
-    let mut encoded = Encoded {
-        compressed: vec![0; HEADER_LEN],
-        stream_offsets: Vec::with_capacity(4 * (shape.n_blocks() + 1)),
-        freq: frequencies.bytes().to_vec(),
-    };
-    let mut rest = escapes;
-    for (block_idx, stream) in streams.iter().enumerate() {
-        let rows = shape.rows_of(block_idx);
-        let symbols = &symbols[rows.start * shape.padded_columns()..rows.end * shape.padded_columns()];
-        let low = &low_plane[rows.start * shape.low_row_len()..rows.end * shape.low_row_len()];
-        let n_escapes = rest.partition_point(|escape| escape.row < rows.end);
-        let own = rest.split_off(..n_escapes).unwrap_or_default();
-        encoded.push_offset();
-        let escapes = escape_bytes(shape, rows.start, own);
-        push_block(&mut encoded.compressed, symbols, low, &escapes, stream);
+    blocks.encoded.compressed.resize(HEADER_LEN, 0);
+    match coding {
+        Coding::Entropy => blocks.push_coded(&EncodeTable::new(&frequencies)),
+        Coding::Fixed => (0..shape.n_blocks()).for_each(|block_idx| blocks.push(block_idx, None)),
     }
+    let mut encoded = blocks.encoded;
     encoded.push_offset();
+    encoded.compressed.shrink_to_fit();
     encoded
+}
+
+/// How often every symbol occurs.
+fn count(symbols: &[u8]) -> [u32; 16] {
+    let mut counts = [0u32; 16];
+    // Pieces are short enough for their counts, and a matrix may be too long for its own.
+    for piece in symbols.chunks(1 << 24) {
+        let mut own = [0; 16];
+        let mut rest = piece;
+        if let Some(avx2) = crate::arch::avx2() {
+            let whole = piece.len() / COUNTED * COUNTED;
+            avx2.count_all(&piece[..whole], 0, &mut own);
+            rest = &piece[whole..];
+        }
+        for &symbol in rest {
+            own[usize::from(symbol)] += 1;
+        }
+        assert_eq!(own.iter().sum::<u32>() as usize, piece.len(), "symbols are below 16");
+        for (count, own) in counts.iter_mut().zip(own) {
+            *count = count.saturating_add(own);
+        }
+    }
+    counts
 }
 
 impl Encoded {
@@ -87,59 +104,101 @@ fn escape_bytes(shape: &Shape, first_row: usize, escapes: &[Escape]) -> Vec<u8> 
     bytes
 }
 
-/// Appends a block in the smallest kind that holds it, and fills its last unit.
-fn push_block(out: &mut Vec<u8>, symbols: &[u8], low: &[u8], escapes: &[u8], stream: &[u8]) {
-    let sum = block_sum(symbols, low, escapes);
-    let packed_len = symbols.len() / 2;
-    let first = symbols[0];
-    let is_constant = symbols.iter().all(|&symbol| symbol == first);
-    let (kind, argument) = if is_constant {
-        (kind::CONSTANT, first)
-    } else if !stream.is_empty() && stream.len() < packed_len {
-        (kind::RANS8, 0)
-    } else {
-        (kind::PACKED, 0)
-    };
-    let n_escapes = u16::try_from(escapes.len() / 8).expect("a block has at most 65535 escapes");
-    out.extend([kind, argument]);
-    out.extend(n_escapes.to_le_bytes());
-    out.extend(sum.to_le_bytes());
-    out.extend(escapes);
-    match kind {
-        kind::CONSTANT => {}
-        kind::RANS8 => out.extend(stream),
-        _ => {
-            let at = out.len();
-            out.resize(at + packed_len, 0);
-            low_bits::pack(4, symbols, &mut out[at..]);
-        }
-    }
-    out.resize(out.len().next_multiple_of(OFFSET_UNIT), 0);
+/// A matrix whose blocks are appended one after the other.
+struct Blocks<'a> {
+    shape: &'a Shape,
+    symbols: &'a [u8],
+    low_plane: &'a [u8],
+    /// Those of blocks to come.
+    escapes: &'a [Escape],
+    encoded: Encoded,
 }
 
-/// States and stream of every block. Four blocks at a time hide the latency of one another, as four streams of one
-/// block do.
-fn rans8_blocks(shape: &Shape, symbols: &[u8], frequencies: &Frequencies) -> Vec<Vec<u8>> {
-    let table = EncodeTable::new(frequencies);
-    let block_len = shape.n_symbols(0);
-    let mut streams = Vec::with_capacity(shape.n_blocks());
-    let (fours, rest) = symbols.split_at(symbols.len() / (4 * block_len) * (4 * block_len));
-    let mut room = vec![0; EncodeState::<4>::room_len(4 * block_len)];
-    let mut woven = vec![0; 4 * block_len];
-    for four in fours.chunks_exact(4 * block_len) {
-        for (group_idx, group) in woven.chunks_exact_mut(4 * LANES).enumerate() {
-            for (block, out) in group.chunks_exact_mut(LANES).enumerate() {
-                out.copy_from_slice(&four[block * block_len + group_idx * LANES..][..LANES]);
+impl Blocks<'_> {
+    /// Appends the next block in the smallest kind that holds it, and fills its last unit. `coded` is its states and
+    /// its stream.
+    fn push(&mut self, block_idx: usize, coded: Option<[&[u8]; 2]>) {
+        let (shape, rows) = (self.shape, self.shape.rows_of(block_idx));
+        let symbols = &self.symbols[rows.start * shape.padded_columns()..rows.end * shape.padded_columns()];
+        let low = &self.low_plane[rows.start * shape.low_row_len()..rows.end * shape.low_row_len()];
+        let n_escapes = self.escapes.partition_point(|escape| escape.row < rows.end);
+        let own = self.escapes.split_off(..n_escapes).unwrap_or_default();
+        let escapes = escape_bytes(shape, rows.start, own);
+        self.encoded.push_offset();
+        let out = &mut self.encoded.compressed;
+        let packed_len = symbols.len() / 2;
+        let first = symbols[0];
+        let is_constant = symbols.iter().all(|&symbol| symbol == first);
+        let coded = coded.filter(|[states, stream]| states.len() + stream.len() < packed_len);
+        let (kind, argument) = match coded {
+            _ if is_constant => (kind::CONSTANT, first),
+            Some(_) => (kind::RANS8, 0),
+            None => (kind::PACKED, 0),
+        };
+        let n_escapes = u16::try_from(escapes.len() / 8).expect("a block has at most 65535 escapes");
+        out.extend([kind, argument]);
+        out.extend(n_escapes.to_le_bytes());
+        out.extend(block_sum(symbols, low, &escapes).to_le_bytes());
+        out.extend_from_slice(&escapes);
+        match coded {
+            _ if is_constant => {}
+            Some([states, stream]) => {
+                out.extend_from_slice(states);
+                out.extend_from_slice(stream);
+            }
+            None => {
+                let at = out.len();
+                out.resize(at + packed_len, 0);
+                low_bits::pack(4, symbols, &mut out[at..]);
             }
         }
-        let mut state = EncodeState::<4>::new(&mut room, 4 * block_len);
-        encode_groups(&mut state, &table, &woven, &[]);
-        streams.extend((0..4).map(|stream| state.states_and_stream(stream)));
+        out.resize(out.len().next_multiple_of(OFFSET_UNIT), 0);
     }
-    for block in rest.chunks(block_len) {
-        let mut state = EncodeState::<1>::new(&mut room, block.len());
-        encode_groups(&mut state, &table, block, &[]);
-        streams.push(state.states_and_stream(0));
+
+    /// Appends all blocks, entropy-coded where that is smaller. Four blocks at a time hide the latency of one another,
+    /// as four streams of one block do.
+    fn push_coded(&mut self, table: &EncodeTable) {
+        let block_len = self.shape.n_symbols(0);
+        let symbols = self.symbols;
+        let mut room = vec![0; EncodeState::<4>::room_len(4 * block_len)];
+        let mut woven = Vec::new();
+        let fours = symbols.chunks_exact(4 * block_len);
+        let rest = fours.remainder();
+        let mut block_idx = 0;
+        for four in fours {
+            let mut state = EncodeState::<4>::new(&mut room, 4 * block_len);
+            encode_four(&mut state, table, four, &mut woven);
+            for stream in 0..4 {
+                self.push(block_idx, Some(state.states_and_stream(stream)));
+                block_idx += 1;
+            }
+        }
+        for block in rest.chunks(block_len) {
+            let mut state = EncodeState::<1>::new(&mut room, block.len());
+            encode_groups(&mut state, table, block, &[]);
+            self.push(block_idx, Some(state.states_and_stream(0)));
+            block_idx += 1;
+        }
     }
-    streams
+}
+
+/// Encodes four blocks, which stand one behind the other, as four streams. `woven` is scratch.
+fn encode_four(
+    state: &mut EncodeState<'_, 4>,
+    table: &EncodeTable,
+    four: &[u8],
+    woven: &mut Vec<[[u8; LANES]; 4]>,
+) {
+    let block_len = four.len() / 4;
+    let blocks = std::array::from_fn(|stream| &four[stream * block_len..][..block_len]);
+    if crate::arch::avx2().is_some_and(|avx2| avx2.rans8_encode_apart(state, table, blocks)) {
+        return;
+    }
+    woven.resize(block_len / LANES, [[0; LANES]; 4]);
+    for (stream, block) in blocks.iter().enumerate() {
+        for (group, symbols) in woven.iter_mut().zip(block.as_chunks::<LANES>().0) {
+            group[stream] = *symbols;
+        }
+    }
+    encode_groups(state, table, woven.as_flattened().as_flattened(), &[]);
 }

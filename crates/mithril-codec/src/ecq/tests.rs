@@ -192,3 +192,38 @@ fn parts_that_do_not_fit_are_refused() {
         assert!(Shape::of_blocks(rows, columns, per_block, low).is_err(), "{rows} x {columns}");
     }
 }
+
+#[test]
+fn kernels_write_the_bytes_and_give_the_products_of_the_scalar_code() {
+    use crate::arch::{Kernels, with_kernels};
+    use gemv::{Activations, Exponents, dot_plain_bf16};
+    for (rows, columns, per_block) in [(1, 1, 1), (1, 4096, 4), (37, 65, 3), (45, 384, 11), (70, 640, 4)] {
+        let sample = sample(rows, columns, per_block, 8, None);
+        let padded = sample.shape.padded_columns();
+        let x: Vec<f32> = (0..columns).map(|at| ((at * 37) % 101) as f32 / 50.0 - 1.0).collect();
+        let x = Activations::new(&x, padded);
+        let exponents = Exponents::new(110);
+        let weights: Vec<u8> = sample
+            .symbols
+            .iter()
+            .zip(&sample.low_plane)
+            .flat_map(|(&symbol, &low)| exponents.weight(symbol, low).to_le_bytes())
+            .collect();
+        let results = [Kernels::None, Kernels::Avx2, Kernels::All].map(|kernels| {
+            with_kernels(kernels, || {
+                let mut plain = vec![0.0; rows];
+                dot_plain_bf16(&weights, &x, &mut plain);
+                let bits = |sums: &[f32]| sums.iter().map(|sum| sum.to_bits()).collect::<Vec<_>>();
+                [Coding::Entropy, Coding::Fixed].map(|coding| {
+                    let encoded = sample.encode(coding);
+                    let coded = Coded::new(sample.shape, sample.parts(&encoded)).unwrap();
+                    let mut sums = vec![0.0; rows];
+                    coded.dot_bf16(0..sample.shape.n_blocks(), &exponents, &x, &mut sums).unwrap();
+                    assert_eq!(bits(&sums), bits(&plain), "{rows} x {columns}, {coding:?}, {kernels:?}");
+                    (encoded, bits(&sums))
+                })
+            })
+        });
+        assert!(results[0] == results[1] && results[0] == results[2], "{rows} x {columns}");
+    }
+}

@@ -39,11 +39,7 @@ unsafe fn encode<const N: usize, const LARGE_FREQ: bool>(
     next: &[u8],
 ) {
     let tables = Tables::new(table_of);
-    let mut lanes: [(__m512i, __m512i); 2] = std::array::from_fn(|pair| {
-        let plane =
-            |half: usize, which: usize| load(&state.planes[2 * pair + half].as_chunks::<LANES>().0[which]);
-        (both(plane(0, 0), plane(1, 0)), both(plane(0, 1), plane(1, 1)))
-    });
+    let mut lanes = load_lanes(state);
     let (groups, _) = symbols.as_chunks::<{ 4 * LANES }>();
     // The lines of `next` are spread evenly over the steps.
     let lines_per_step = next.len().div_ceil(64 * groups.len().max(1));
@@ -61,6 +57,23 @@ unsafe fn encode<const N: usize, const LARGE_FREQ: bool>(
             unsafe { tables.step::<LARGE_FREQ>(symbols, high, low, state.room, at) };
         }
     }
+    save_lanes(state, lanes);
+}
+
+/// The states of two streams in each pair of registers: high bytes, low bytes.
+#[inline]
+#[target_feature(enable = "avx512f,avx512bw,avx512vl,avx2")]
+pub(super) fn load_lanes<const N: usize>(state: &EncodeState<'_, N>) -> [(__m512i, __m512i); 2] {
+    std::array::from_fn(|pair| {
+        let plane =
+            |half: usize, which: usize| load(&state.planes[2 * pair + half].as_chunks::<LANES>().0[which]);
+        (both(plane(0, 0), plane(1, 0)), both(plane(0, 1), plane(1, 1)))
+    })
+}
+
+#[inline]
+#[target_feature(enable = "avx512f,avx512bw,avx512vl,avx2")]
+pub(super) fn save_lanes<const N: usize>(state: &mut EncodeState<'_, N>, lanes: [(__m512i, __m512i); 2]) {
     for (pair, (high, low)) in lanes.into_iter().enumerate() {
         for half in 0..2 {
             let (planes, _) = state.planes[2 * pair + half].as_chunks_mut::<LANES>();
@@ -92,7 +105,7 @@ const fn to_end() -> [u8; 64] {
 }
 
 /// An encode table in registers.
-struct Tables {
+pub(super) struct Tables {
     freq: __m512i,
     reciprocal_low: __m512i,
     reciprocal_high: __m512i,
@@ -103,7 +116,7 @@ struct Tables {
 impl Tables {
     #[inline]
     #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512vbmi,avx512vbmi2,avx2")]
-    fn new(of: &EncodeTable) -> Self {
+    pub(super) fn new(of: &EncodeTable) -> Self {
         let (slots, _) = of.slots.as_chunks::<64>();
         Self {
             freq: table_wide(&of.freq),
@@ -120,7 +133,7 @@ impl Tables {
     /// At least 32 bytes of `room` must lie below each of `at`, and be free to overwrite.
     #[inline]
     #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512vbmi,avx512vbmi2,avx2,bmi1,bmi2,popcnt,lzcnt")]
-    unsafe fn step<const LARGE_FREQ: bool>(
+    pub(super) unsafe fn step<const LARGE_FREQ: bool>(
         &self,
         symbols: __m512i,
         high: &mut __m512i,
@@ -192,7 +205,7 @@ impl Tables {
 
 #[inline]
 #[target_feature(enable = "avx512f,avx512bw,avx512vl")]
-fn both(low: __m256i, high: __m256i) -> __m512i {
+pub(super) fn both(low: __m256i, high: __m256i) -> __m512i {
     _mm512_inserti64x4::<1>(_mm512_castsi256_si512(low), high)
 }
 

@@ -38,8 +38,8 @@ impl<'a, const N: usize> EncodeState<'a, N> {
     }
 
     /// The states of a stream, then its bytes.
-    pub(crate) fn states_and_stream(&self, stream: usize) -> Vec<u8> {
-        [&self.planes[stream][..], &self.room[self.at[stream]..self.ends[stream]]].concat()
+    pub(crate) fn states_and_stream(&self, stream: usize) -> [&[u8]; 2] {
+        [&self.planes[stream], &self.room[self.at[stream]..self.ends[stream]]]
     }
 
     /// Writes states, stream lengths and streams to the front of `out`; returns the number of bytes.
