@@ -94,7 +94,7 @@ def one_kill(root, kill, stock, chance, acknowledged, counts):
     background = chance.random() < 0.5
     meeting_place = root / "meeting"
     meeting_place.unlink(missing_ok=True)
-    known = [number for numbers in acknowledged.values() for number, _ in numbers] + numbers_in(root / "run")
+    known = [number for numbers in acknowledged.values() for number, _ in numbers] + resumed_at(root / "run")
     first = 1 + max(known, default=-1)
     target = save_stock if stock else save_for_ever
     arguments = (n_ranks, root, meeting_place, kill, first, background, in_hand, safe)
@@ -129,9 +129,10 @@ def one_kill(root, kill, stock, chance, acknowledged, counts):
         counts["acknowledged"] += len(new)
 
 
-def numbers_in(run):
-    """Checkpoints that are there: a save may be finished and never acknowledged."""
-    return [int(path.parent.name.removeprefix("step_")) for path in run.glob("step_*/manifest.json")]
+def resumed_at(run):
+    """What a run goes on behind: a save may be finished, never acknowledged, and not yet named by the file `latest`."""
+    found = newest(run)
+    return [] if found is None else [int(found.name.removeprefix("step_"))]
 
 
 def place_of(number):

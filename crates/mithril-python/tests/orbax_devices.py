@@ -76,6 +76,11 @@ def every_sharding(directory: Path) -> None:
         for target in shardings():
             check(checkpointer.restore(path, args=MithrilRestore(blank_in(target))), target)
             n_checked += 1
+    # Against a base with other chunks, and with the same.
+    for number, source in enumerate(shardings()[2:5]):
+        path = directory / f"delta{number}"
+        checkpointer.save(path, args=MithrilSave(tree_in(source), base=directory / "3"))
+        check(checkpointer.restore(path, args=MithrilRestore(blank_in(shardings()[5]))), shardings()[5])
     # A mesh of fewer devices, and none.
     small = NamedSharding(jax.sharding.Mesh(np.array(jax.devices()[:3]).reshape(3, 1), ("x", "y")), PartitionSpec(None, "x"))
     check(checkpointer.restore(directory / "3", args=MithrilRestore(blank_in(small))), small)

@@ -1,5 +1,6 @@
 """DeepSpeed's checkpoints through mithril, with the real package and real processes."""
 
+import json
 import socket
 import subprocess
 import sys
@@ -168,6 +169,50 @@ def test_newer_and_unfinished_files_are_refused(tmp_path: Path) -> None:
     manifest.write_text(manifest.read_text().replace('"version":1', '"version":2'))
     with pytest.raises(mithril.UnsupportedError, match="version 2"):
         MithrilCheckpointEngine().load(str(path))
+
+
+def test_a_missing_file_of_a_rank_is_named(tmp_path: Path) -> None:
+    path = saved(tmp_path, "one", state())
+    path.unlink()
+    with pytest.raises(mithril.NotFoundError, match=r"not whole: `mp_rank_00_model_states.pt` is missing"):
+        MithrilCheckpointEngine().load(str(path))
+
+
+def test_every_number_comes_back_also_as_what_changed(tmp_path: Path) -> None:
+    every = torch.arange(1 << 16, dtype=torch.int32).to(torch.int16).view(torch.bfloat16)
+    special = torch.tensor([float("nan"), float("inf"), -float("inf"), -0.0, 1e-45] * 100)
+    engine = MithrilCheckpointEngine(options=Options(delta_enabled=True))
+    for number in range(2):
+        contents = {"every": every.roll(number), "special": special.roll(number)}
+        info = CheckpointCommitInfo(tag=str(number), save_dir=str(tmp_path), save_latest=True)
+        engine.create(info)
+        engine.makedirs(tmp_path / str(number), exist_ok=True)
+        engine.save(contents, str(tmp_path / str(number) / "file.pt"))
+        engine.commit(info)
+        check_equal(MithrilCheckpointEngine().load(str(tmp_path / str(number) / "file.pt")), contents)
+    assert json.loads((tmp_path / "1" / "manifest.json").read_text())["body"]["base"] == "../0"
+
+
+def test_files_of_ranks_that_the_base_does_not_have_are_stored_whole(tmp_path: Path) -> None:
+    """As when there are more ranks than before, or others."""
+    engine = MithrilCheckpointEngine(options=Options(delta_enabled=True))
+    sizes = []
+    for tag, ranks in (("one", (0, 1)), ("two", (0, 1, 2)), ("three", (2,))):
+        info = CheckpointCommitInfo(tag=tag, save_dir=str(tmp_path), save_latest=True)
+        engine.create(info)
+        engine.makedirs(tmp_path / tag, exist_ok=True)
+        for rank in ranks:
+            engine.save(numbers_of(rank), str(tmp_path / tag / f"rank{rank}.pt"))
+        engine.commit(info)
+        for rank in ranks:
+            check_equal(MithrilCheckpointEngine().load(str(tmp_path / tag / f"rank{rank}.pt")), numbers_of(rank))
+        sizes.append([(tmp_path / tag / f"rank{rank}.pt").stat().st_size for rank in ranks])
+    whole = sizes[0][0]
+    assert max(sizes[1][:2]) < whole / 10 and min(sizes[1][2], *sizes[2]) > whole * 0.9, sizes
+
+
+def numbers_of(rank: int) -> dict[str, Any]:
+    return {"w": torch.randn(20_000, generator=torch.Generator().manual_seed(rank))}
 
 
 def test_pickles_are_run_only_if_trusted(tmp_path: Path) -> None:

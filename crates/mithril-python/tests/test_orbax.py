@@ -313,7 +313,7 @@ def test_damage_is_told(tmp_path: Path) -> None:
         restored(path)
     with pytest.raises(FileNotFoundError):
         restored(tmp_path / "nowhere")
-    with pytest.raises(mithril.UnsupportedError, match="directories so far"):
+    with pytest.raises(mithril.UnsupportedError, match=r"copy it, or save the tree by mithril\.checkpoint\.Compressor"):
         MithrilCheckpointHandler().restore("gs://bucket/run")
 
 

@@ -138,6 +138,8 @@ class MithrilCheckpointEngine(CheckpointEngine):  # type: ignore[misc]
     def load(self, path: str, map_location: Any = None) -> Any:
         """The state of a file, which may also be one that torch saved."""
         place = Path(path)
+        if not place.exists():
+            _check_missing(place)
         if not _file.is_ours(place):
             return torch.load(place, map_location=map_location, weights_only=False)
         state = load_file(place, map_location=map_location, threads=self.options.threads, trusted=self.options.trusted)
@@ -211,6 +213,13 @@ def load_file(path: Path, *, map_location: Any = None, threads: int = 0, trusted
     base = Checkpoint(directory, manifest, threads).base()
     bases = [] if base is None else [base.directory / path.name]
     return _file.read(path, [b for b in bases if b.is_file()], map_location=map_location, threads=threads, trusted=trusted)
+
+
+def _check_missing(path: Path) -> None:
+    """Says so if a file that is not there belongs to a checkpoint; others are for torch to miss."""
+    directory = path.parent
+    if (directory / _manifest.NAME).is_file() and path.name in _manifest.read(directory).files:
+        raise NotFoundError(f"`{directory}` is not whole: `{path.name}` is missing, which it was saved with")
 
 
 def _directory_of(info: Any) -> Path:

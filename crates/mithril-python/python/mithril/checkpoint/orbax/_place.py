@@ -10,8 +10,14 @@ from mithril._mithril import UnsupportedError
 
 
 def local_path(directory: Any) -> Path:
-    """The directory of a path of `etils`, which may also be one of an object store."""
+    """The directory of a path of `etils`, which may also be one of an object store.
+
+    Those are refused. Orbax itself saves to none but `gs://`.
+    """
     text = os.fspath(directory)
     if "://" in text:
-        raise UnsupportedError(f"checkpoints of Orbax are directories so far: `{text}` is none")
+        raise UnsupportedError(
+            f"checkpoints of Orbax are directories, and `{text}` is none: save to one and copy it, or save the tree by "
+            'mithril.checkpoint.Compressor("s3://..."), which needs no Orbax'
+        )
     return Path(text)
