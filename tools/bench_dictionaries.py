@@ -8,10 +8,17 @@ search; every dictionary compresses the same test records with the same compress
 (`train_dictionary`), and `mithril dictionary train`. Sizes are those of whole frames with the dictionary id and the
 content size. A frame names the id of its dictionary in one, two or four bytes; the last column of each table counts four for
 all, so that it compares content and tables alone. With `--keep`, dictionaries that are already there are measured and not trained again.
+
+With `--training MB` the time of training is measured instead: the train records of all sets together, up to so many megabytes,
+in one directory, 64 KiB, level 3. Every trainer is a process of its own that reads the same files; seconds on the clock, CPU
+seconds and peak memory of it, how many times smaller the test records get, and MB of samples for each second.
+
+    python3 tools/bench_dictionaries.py SAMPLES --mithril target/release/mithril --training 100
 """
 
 import argparse
 import json
+import os
 import pathlib
 import resource
 import subprocess
@@ -65,6 +72,60 @@ def id_len(dictionary):
     return 0 if number == 0 else 1 if number < 1 << 8 else 2 if number < 1 << 16 else 4
 
 
+def fill(samples, out, limit):
+    """Hard links to the train records of all sets, each in turn, and the held-out ones; the bytes of the former."""
+    trains = [sorted((path / "train").iterdir()) for path in sorted(samples.iterdir())]
+    total, number = 0, 0
+    while any(trains) and total < limit:
+        for paths in filter(None, trains):
+            path = paths.pop()
+            os.link(path, out / f"{number:06}")
+            number += 1
+            total += path.stat().st_size
+    tests = [path for directory in sorted(samples.iterdir()) for path in sorted((directory / "test").iterdir())]
+    step = max(1, len(tests) // 5000)
+    return total, number, [path.read_bytes() for path in tests[::step]]
+
+
+def measure_training(arguments):
+    """Prints the time that trainers take for all records together."""
+    threads, size = arguments.threads, 65536
+    with tempfile.TemporaryDirectory(dir=arguments.samples.parent) as name:
+        directory, joined, out = (pathlib.Path(name) / part for part in ("records", "joined", "dictionary"))
+        directory.mkdir()
+        total, number, test = fill(arguments.samples, directory, arguments.training * 1_000_000)
+        raw = sum(map(len, test))
+        ours = [arguments.mithril, "dictionary", "train", "-o", str(out), f"--size={size}", "--level=3", f"--threads={threads}", "--force"]
+        theirs = ["zstd", "-q", "-f", f"-T{threads}", "-r", str(directory), "-o", str(out), f"--maxdict={size}", "-3"]
+        commands = {
+            "mithril, no search": [*ours, str(directory), "--no-search"],
+            "mithril, no search, records in one file": [*ours, str(joined), "--split=length-prefixed", "--no-search"],
+            "mithril, its search": [*ours, str(directory)],
+            "zstd fastcover, k=1024 d=8": [*theirs, "--train-fastcover=k=1024,d=8"],
+            "zstd fastcover, 10 dictionaries": [*theirs, "--train-fastcover=d=8,steps=9"],
+            "zstd fastcover, its search (82)": [*theirs, "--train-fastcover"],
+        }
+        # Which reads all records once, so that the first trainer does not pay for the disk.
+        with joined.open("wb") as file:
+            for record in records(directory):
+                file.write(len(record).to_bytes(4, "little") + record)
+        print(f"{number} records, {total / 1e6:.1f} MB; {len(test)} to measure with; {threads} threads\n")
+        print("| trainer | seconds | CPU seconds | MB/s | peak memory, times the samples | held-out records, times smaller |")
+        print("|---|---|---|---|---|---|", flush=True)
+        for what, command in commands.items():
+            out.unlink(missing_ok=True)
+            started = time.monotonic()
+            process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
+            message = process.stderr.read()
+            _, status, usage = os.wait4(process.pid, 0)
+            wall = time.monotonic() - started
+            if status:
+                sys.exit(f"{what}: {message.decode(errors='replace')}")
+            ratio = raw / measure(out.read_bytes(), 3, test)
+            cpu = usage.ru_utime + usage.ru_stime
+            print(f"| {what} | {wall:.1f} | {cpu:.1f} | {total / 1e6 / wall:.1f} | {usage.ru_maxrss * 1024 / total:.1f} | {ratio:.3f} |", flush=True)
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("samples", type=pathlib.Path)
@@ -77,7 +138,11 @@ def main():
     parser.add_argument("--keep", type=pathlib.Path)
     parser.add_argument("--json", type=pathlib.Path)
     parser.add_argument("--options", default="", help="more options of `mithril dictionary train`")
+    parser.add_argument("--training", type=int, metavar="MB", help="measure the time of training on so many megabytes")
     arguments = parser.parse_args()
+    if arguments.training:
+        measure_training(arguments)
+        return
 
     trainers = {"zstd-cover": train_zstd("cover"), "zstd-fastcover": train_zstd("fastcover"), "zstandard": train_python}
     if arguments.mithril:

@@ -1,6 +1,7 @@
 //! From samples to the content of a dictionary, on several threads.
 
 use super::DictionaryError;
+use super::sample_set::random;
 use super::workers::{map_in_order, thread_count};
 use mithril_codec::dictionary::{
     CoverScratch, Frequencies, MAX_D, MatchModel, NO_SAMPLE, Pool, PoolIndex, Samples, Segment, Usage,
@@ -280,8 +281,16 @@ fn model_budget() -> usize {
 
 /// Numbers of samples that are spread over all of them and hold about so many bytes.
 pub(super) fn spread(samples: &Samples<'_>, budget: usize) -> Vec<usize> {
-    let step = samples.total_len().div_ceil(budget.max(1)).max(1);
-    (0..samples.n_samples()).step_by(step).collect()
+    one_of_each(samples.n_samples(), samples.total_len().div_ceil(budget.max(1)).max(1))
+}
+
+/// One number of every `step`, and not always the one in the same place: samples may take turns in kind.
+pub(super) fn one_of_each(n_samples: usize, step: usize) -> Vec<usize> {
+    let one = |(group_idx, start): (u64, usize)| {
+        let place = random(group_idx) % step.min(n_samples - start) as u64;
+        start + usize::try_from(place).unwrap_or(0)
+    };
+    (0..).zip((0..n_samples).step_by(step)).map(one).collect()
 }
 
 /// Lengths on the way from one length to another, each a fixed share of the one before.
@@ -323,6 +332,27 @@ fn sum(parts: Vec<Usage>, pool_len: usize) -> Usage {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn samples_that_take_turns_are_all_chosen() {
+        for step in [1, 2, 3, 4, 5, 6, 12, 24, 25] {
+            let chosen = one_of_each(60_000, step);
+            assert_eq!(chosen.len(), 60_000_usize.div_ceil(step));
+            assert!(chosen.is_sorted_by(|a, b| a < b) && chosen.last() < Some(&60_000));
+            for n_kinds in [2, 3, 4, 5, 8, 12] {
+                for kind in 0..n_kinds {
+                    let n_chosen = chosen.iter().filter(|&&sample_idx| sample_idx % n_kinds == kind).count();
+                    let even = chosen.len() / n_kinds;
+                    assert!(
+                        n_chosen.abs_diff(even) < even / 3,
+                        "{n_chosen} of {even}, {n_kinds} kinds, step {step}"
+                    );
+                }
+            }
+        }
+        assert_eq!(one_of_each(7, 3).len(), 3);
+        assert!(one_of_each(0, 3).is_empty());
+    }
 
     #[test]
     fn every_epoch_has_room_for_a_segment() {

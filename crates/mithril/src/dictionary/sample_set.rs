@@ -110,7 +110,7 @@ fn keeps(number: u64, halvings: u32) -> bool {
 }
 
 /// The random number of a sample: a hash of its place.
-fn random(place: u64) -> u64 {
+pub(super) fn random(place: u64) -> u64 {
     let mixed = place.wrapping_mul(0x9E37_79B9_7F4A_7C15);
     let mixed = (mixed ^ mixed >> 32).wrapping_mul(0xD6E8_FEB8_6659_FD93);
     mixed ^ mixed >> 32

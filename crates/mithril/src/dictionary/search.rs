@@ -1,11 +1,12 @@
 //! Which parameters make the dictionary that serves records best that it was not trained on.
 
 use super::DictionaryError;
-use super::content::{Parameters, select_content, zstd_budget};
+use super::content::{Parameters, one_of_each, select_content, spread, zstd_budget};
 use super::progress::Watched;
 use super::sample_set::SampleSet;
 use super::workers::map_in_order;
 use mithril_codec::dictionary::{Prepared, Samples, Usage, finish, with_repeat_offsets};
+use std::collections::HashSet;
 
 /// One of this many samples is held out.
 const HELD_OUT: usize = 5;
@@ -65,11 +66,11 @@ pub(super) struct Split {
 
 impl Split {
     pub(super) fn new(samples: &Samples<'_>, level: i32) -> Self {
-        let budget = zstd_budget(level) * SEARCH_BUDGETS;
-        let step = samples.total_len().div_ceil(budget.max(1)).max(1);
+        let chosen = spread(samples, zstd_budget(level) * SEARCH_BUDGETS);
+        let judges: HashSet<usize> = one_of_each(chosen.len(), HELD_OUT).into_iter().collect();
         let mut split = Self { learn: SampleSet::new(), judge: SampleSet::new() };
-        for (place, sample_idx) in (0..samples.n_samples()).step_by(step).enumerate() {
-            let part = if place % HELD_OUT == HELD_OUT / 2 { &mut split.judge } else { &mut split.learn };
+        for (place, sample_idx) in chosen.into_iter().enumerate() {
+            let part = if judges.contains(&place) { &mut split.judge } else { &mut split.learn };
             part.push(samples.get(sample_idx));
         }
         split
@@ -149,7 +150,7 @@ pub(super) fn finish_on_part(
     size: usize,
 ) -> Result<Vec<u8>, DictionaryError> {
     let mut part = SampleSet::new();
-    for sample_idx in super::content::spread(samples, zstd_budget(level)) {
+    for sample_idx in spread(samples, zstd_budget(level)) {
         part.push(samples.get(sample_idx));
     }
     Ok(finish(content, &part.samples(), level, id, size)?)
