@@ -17,6 +17,12 @@ pub const MAX_CLASSES: usize = 16;
 /// Columns that are put back at a time.
 const GROUP: usize = 16;
 
+/// Columns that the wider kernels move at a time.
+const WIDE_GROUP: usize = 64;
+
+/// Bytes behind planes and buckets that kernels may touch.
+pub(crate) const SLACK: usize = 64;
+
 /// Which class each row and each column of a matrix belongs to.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Contexts {
@@ -29,6 +35,8 @@ pub struct Contexts {
     shuffles: Vec<[u8; GROUP]>,
     /// How many symbols that shuffle takes.
     taken: Vec<u8>,
+    /// For every wide group of columns and every class, which of the columns are of the class.
+    masks: Vec<u64>,
 }
 
 impl Contexts {
@@ -59,6 +67,10 @@ impl Contexts {
                 taken.push(n);
             }
         }
+        let mut masks = vec![0; column_classes.len().div_ceil(WIDE_GROUP) * n_column_classes];
+        for (column, &class) in column_classes.iter().enumerate() {
+            masks[column / WIDE_GROUP * n_column_classes + usize::from(class)] |= 1 << (column % WIDE_GROUP);
+        }
         Self {
             row_classes,
             column_classes,
@@ -67,6 +79,7 @@ impl Contexts {
             columns_by_class,
             shuffles,
             taken,
+            masks,
         }
     }
 
@@ -123,23 +136,23 @@ impl Contexts {
     /// The buckets of a block that holds these rows.
     pub(crate) fn buckets<'a>(&'a self, rows: &[u32]) -> Result<Buckets<'a>, CodecError> {
         let mut classes = Vec::with_capacity(rows.len());
-        let mut rows_by_class = vec![Vec::new(); self.n_row_classes];
-        for (at, &row) in (0u32..).zip(rows) {
+        let mut n_rows = [0usize; MAX_CLASSES];
+        for &row in rows {
             let class =
                 *self.row_classes.get(row as usize).ok_or(CodecError::corrupt("row without a class"))?;
             classes.push(class);
-            rows_by_class[usize::from(class)].push(at);
+            n_rows[usize::from(class) % MAX_CLASSES] += 1;
         }
         let mut starts = Vec::with_capacity(self.n_contexts() + 1);
         let mut end = 0;
         starts.push(0);
-        for rows in &rows_by_class {
+        for n_rows in &n_rows[..self.n_row_classes] {
             for columns in &self.columns_by_class {
-                end += rows.len() * columns.len();
+                end += n_rows * columns.len();
                 starts.push(end);
             }
         }
-        Ok(Buckets { contexts: self, row_classes: classes, rows_by_class, starts })
+        Ok(Buckets { contexts: self, row_classes: classes, starts })
     }
 }
 
@@ -151,7 +164,6 @@ pub(crate) struct Buckets<'a> {
     contexts: &'a Contexts,
     /// Class of each row of the block.
     row_classes: Vec<u8>,
-    rows_by_class: Vec<Vec<u32>>,
     /// Where each bucket starts, and where the last ends.
     starts: Vec<usize>,
 }
@@ -172,10 +184,23 @@ impl Buckets<'_> {
         self.starts.windows(2).map(|ends| ends[0]..ends[1])
     }
 
-    /// Plane to buckets.
+    /// Plane to buckets, which have [`SLACK`] bytes more than elements.
     pub(crate) fn gather(&self, plane: &[u8], bucketed: &mut [u8]) {
         let columns = self.contexts;
         let mut at = self.starts.clone();
+        if columns.n_column_classes > 1
+            && let Some(kernels) = crate::arch::avx2().filter(|kernels| kernels.is_wide())
+        {
+            kernels.gather_rows(
+                &columns.masks,
+                columns.row_len(),
+                &self.row_classes,
+                plane,
+                &mut at,
+                bucketed,
+            );
+            return;
+        }
         for (row, &class) in plane.chunks_exact(columns.row_len()).zip(&self.row_classes) {
             let first = usize::from(class) * columns.n_column_classes;
             if columns.n_column_classes == 1 {
@@ -192,67 +217,122 @@ impl Buckets<'_> {
         }
     }
 
-    /// Buckets to plane. Both have 16 bytes more than elements, so that whole groups can be moved.
-    pub(crate) fn scatter(&self, bucketed: &[u8], plane: &mut [u8]) {
-        let columns = self.contexts;
-        match (crate::arch::avx2(), columns.n_column_classes) {
-            (_, 1) => self.scatter_whole_rows(bucketed, plane),
-            (Some(avx2), 4) => self.scatter_shuffled::<4>(avx2, bucketed, plane),
-            (Some(avx2), 8) => self.scatter_shuffled::<8>(avx2, bucketed, plane),
-            _ => self.scatter_by_column(bucketed, plane),
+    /// Buckets to rows, from the first on.
+    pub(crate) fn scatter<'a>(&'a self, bucketed: &'a [u8]) -> Scatter<'a> {
+        let Self { contexts, row_classes, starts } = self;
+        Scatter { contexts, row_classes, at: starts.clone(), bucketed }
+    }
+
+    /// Where in their rows the elements of each position of the buckets stand.
+    pub(crate) fn elements(&self) -> ElementsOfBuckets<'_> {
+        let n_classes = self.contexts.n_row_classes;
+        let mut ends = [0u32; MAX_CLASSES];
+        for &class in &self.row_classes {
+            ends[usize::from(class) % MAX_CLASSES] += 1;
         }
+        let mut class_starts = [0; MAX_CLASSES];
+        let mut sum = 0;
+        for (start, n) in class_starts.iter_mut().zip(&ends).take(n_classes) {
+            *start = sum;
+            sum += *n as usize;
+        }
+        let (mut rows, mut next) = (vec![0; self.row_classes.len()], class_starts);
+        for (row, &class) in (0u32..).zip(&self.row_classes) {
+            let next = &mut next[usize::from(class) % MAX_CLASSES];
+            rows[*next] = row;
+            *next += 1;
+        }
+        ElementsOfBuckets { buckets: self, rows, class_starts }
+    }
+}
+
+/// Finds the element at a position of the buckets.
+pub(crate) struct ElementsOfBuckets<'a> {
+    buckets: &'a Buckets<'a>,
+    /// Rows by class.
+    rows: Vec<u32>,
+    /// Where the rows of each class start.
+    class_starts: [usize; MAX_CLASSES],
+}
+
+impl ElementsOfBuckets<'_> {
+    /// The element at a position of the buckets.
+    pub(crate) fn at(&self, position: usize) -> usize {
+        let Buckets { contexts, starts, .. } = self.buckets;
+        let context = starts.partition_point(|&start| start <= position).saturating_sub(1);
+        let n_classes = contexts.n_column_classes;
+        let columns = &contexts.columns_by_class[context % n_classes];
+        let rows = &self.rows[self.class_starts[context / n_classes]..];
+        let within = position - starts[context];
+        rows[within / columns.len()] as usize * contexts.row_len() + columns[within % columns.len()] as usize
+    }
+}
+
+/// Buckets that are being put back into rows, some rows at a time.
+pub(crate) struct Scatter<'a> {
+    contexts: &'a Contexts,
+    /// Classes of the rows that are left.
+    row_classes: &'a [u8],
+    /// Where each bucket goes on.
+    at: Vec<usize>,
+    bucketed: &'a [u8],
+}
+
+impl Scatter<'_> {
+    /// Puts up to `n_rows` rows at the front of `plane`, and returns how many it were. Plane and buckets have
+    /// [`SLACK`] bytes more than elements, so that whole groups can be moved.
+    pub(crate) fn next_rows(&mut self, n_rows: usize, plane: &mut [u8]) -> usize {
+        let (rows, left) = self.row_classes.split_at(n_rows.min(self.row_classes.len()));
+        self.row_classes = left;
+        let (contexts, row_len) = (self.contexts, self.contexts.row_len());
+        match (crate::arch::avx2(), contexts.n_column_classes) {
+            (_, 1) => self.scatter_whole_rows(rows, plane),
+            (Some(kernels), _) if kernels.is_wide() => {
+                kernels.expand_rows(&contexts.masks, row_len, rows, self.bucketed, &mut self.at, plane);
+            }
+            (Some(avx2), 4) => self.scatter_shuffled::<4>(avx2, rows, plane),
+            (Some(avx2), 8) => self.scatter_shuffled::<8>(avx2, rows, plane),
+            _ => self.scatter_by_column(rows, plane),
+        }
+        rows.len()
     }
 
     /// Without column classes a row is one piece of its bucket.
-    fn scatter_whole_rows(&self, bucketed: &[u8], plane: &mut [u8]) {
+    fn scatter_whole_rows(&mut self, rows: &[u8], plane: &mut [u8]) {
         let row_len = self.contexts.row_len();
-        let mut at = self.starts.clone();
-        for (out, &class) in plane.chunks_exact_mut(row_len).zip(&self.row_classes) {
-            let at = &mut at[usize::from(class)];
-            out.copy_from_slice(&bucketed[*at..*at + row_len]);
+        for (out, &class) in plane.chunks_exact_mut(row_len).zip(rows) {
+            let at = &mut self.at[usize::from(class)];
+            out.copy_from_slice(&self.bucketed[*at..*at + row_len]);
             *at += row_len;
         }
     }
 
     /// By shuffles, where there are as many classes as a kernel is made for.
     fn scatter_shuffled<const CLASSES: usize>(
-        &self,
+        &mut self,
         avx2: crate::arch::Avx2,
-        bucketed: &[u8],
+        rows: &[u8],
         plane: &mut [u8],
     ) {
-        let mut at: Vec<[usize; CLASSES]> = self.starts.as_chunks::<CLASSES>().0.to_vec();
         let columns = crate::arch::Columns {
             row_len: self.contexts.row_len(),
             shuffles: self.contexts.shuffles.as_chunks().0,
             taken: self.contexts.taken.as_chunks().0,
         };
-        avx2.scatter_rows(columns, &self.row_classes, bucketed, &mut at, plane);
+        avx2.scatter_rows(columns, rows, self.bucketed, self.at.as_chunks_mut::<CLASSES>().0, plane);
     }
 
     /// The meaning of putting rows back.
-    fn scatter_by_column(&self, bucketed: &[u8], plane: &mut [u8]) {
+    fn scatter_by_column(&mut self, rows: &[u8], plane: &mut [u8]) {
         let columns = self.contexts;
-        let mut at = self.starts.clone();
-        for (out, &class) in plane.chunks_exact_mut(columns.row_len()).zip(&self.row_classes) {
-            let at = &mut at[usize::from(class) * columns.n_column_classes..];
+        for (out, &class) in plane.chunks_exact_mut(columns.row_len()).zip(rows) {
+            let at = &mut self.at[usize::from(class) * columns.n_column_classes..];
             for (out, &class) in out.iter_mut().zip(&columns.column_classes) {
                 let at = &mut at[usize::from(class)];
-                *out = bucketed[*at];
+                *out = self.bucketed[*at];
                 *at += 1;
             }
         }
-    }
-
-    /// The element at a position of the buckets.
-    pub(crate) fn element_at(&self, position: usize) -> usize {
-        let context = self.starts.partition_point(|&start| start <= position).saturating_sub(1);
-        let n_classes = self.contexts.n_column_classes;
-        let columns = &self.contexts.columns_by_class[context % n_classes];
-        let rows = &self.rows_by_class[context / n_classes];
-        let within = position - self.starts[context];
-        rows[within / columns.len()] as usize * self.contexts.row_len()
-            + columns[within % columns.len()] as usize
     }
 }
 
@@ -271,6 +351,7 @@ pub(crate) fn group_runs(starts: &[usize], group_len: usize) -> Vec<(usize, usiz
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::arch::{Kernels, with_kernels};
 
     fn sample(n_rows: usize, row_len: usize, n_row_classes: u8, n_column_classes: u8) -> Contexts {
         let mut state = 12345u64;
@@ -285,7 +366,8 @@ mod tests {
 
     #[test]
     fn gathering_and_scattering_give_the_plane_back() {
-        for (n_rows, row_len) in [(1, 1), (7, 16), (5, 33), (40, 100), (3, 1000)] {
+        let odd = [(1, 1), (7, 16), (5, 33), (40, 100), (3, 1000)];
+        for (n_rows, row_len) in odd.into_iter().chain((1..=400).map(|row_len| (4, row_len))) {
             for (row_classes, column_classes) in [(1, 1), (4, 1), (1, 4), (4, 4), (2, 16), (3, 8)] {
                 let contexts = sample(n_rows, row_len, row_classes, column_classes);
                 let rows: Vec<u32> = (0..u32::try_from(n_rows).unwrap()).collect();
@@ -293,18 +375,29 @@ mod tests {
                 let n = n_rows * row_len;
                 assert_eq!(buckets.len(), n);
                 let plane: Vec<u8> = (0..n).map(|i| u8::try_from(i % 251).unwrap()).collect();
-                let mut bucketed = vec![0; n + 16];
-                buckets.gather(&plane, &mut bucketed);
-                let mut back = vec![0; n + 16];
-                buckets.scatter(&bucketed, &mut back);
-                assert_eq!(back[..n], plane);
-                back.fill(0);
-                buckets.scatter_by_column(&bucketed, &mut back[..n]);
-                assert_eq!(back[..n], plane);
+                let mut bucketed = vec![0; n + SLACK];
+                with_kernels(Kernels::None, || buckets.gather(&plane, &mut bucketed));
+                for kernels in [Kernels::All, Kernels::Avx2, Kernels::None] {
+                    let mut again = vec![0; n + SLACK];
+                    with_kernels(kernels, || buckets.gather(&plane, &mut again));
+                    assert!(again == bucketed, "{kernels:?} {n_rows} x {row_len}");
+                    for rows_each in [1, 3, n_rows] {
+                        let mut scatter = buckets.scatter(&bucketed);
+                        let mut back = vec![0; n + SLACK];
+                        let mut done = 0;
+                        with_kernels(kernels, || {
+                            while done < n_rows {
+                                done += scatter.next_rows(rows_each, &mut back[done * row_len..]);
+                            }
+                        });
+                        assert!(back[..n] == plane, "{kernels:?} {n_rows} x {row_len}");
+                    }
+                }
+                let elements = buckets.elements();
                 let mut at: Vec<usize> = buckets.starts.clone();
                 for (context, at) in at.iter_mut().enumerate().take(contexts.n_contexts()) {
                     while *at < buckets.starts[context + 1] {
-                        let element = buckets.element_at(*at);
+                        let element = elements.at(*at);
                         assert_eq!(bucketed[*at], plane[element]);
                         assert_eq!(contexts.context(element / row_len, element % row_len), context);
                         *at += 1;

@@ -163,6 +163,18 @@ impl Avx2 {
         match self {}
     }
 
+    pub(crate) fn expand_rows(self, _: &[u64], _: usize, _: &[u8], _: &[u8], _: &mut [usize], _: &mut [u8]) {
+        match self {}
+    }
+
+    pub(crate) fn gather_rows(self, _: &[u64], _: usize, _: &[u8], _: &[u8], _: &mut [usize], _: &mut [u8]) {
+        match self {}
+    }
+
+    pub(crate) fn set_signs(self, _: &[u8], _: usize, _: &mut [u8]) {
+        match self {}
+    }
+
     pub(crate) fn count_window(self, _: &[u8], _: u8, _: &mut [u32; 16]) {
         match self {}
     }

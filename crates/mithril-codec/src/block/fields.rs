@@ -6,7 +6,7 @@
 //! ```
 
 use super::output::{DoesNotFit, Output};
-use super::{FieldRecipe, Place, Scratch, Shared, SymbolCoder, signs, symbols};
+use super::{FieldRecipe, Place, Scratch, Shared, SymbolCoder, classed, signs, symbols};
 use crate::CodecError;
 use crate::bytes::Cursor;
 use crate::checksum::Checksummer;
@@ -136,24 +136,27 @@ pub(super) fn decode(
         }
     };
     let after = &data[len - cursor.rest().len()..];
-    let mut sum = sum.filter(|_| split.raw_sign == split.layout.sign);
-    let (used, is_summed) = symbols::decode(
-        after,
-        cursor.rest().len(),
-        shared,
-        rows,
-        &split,
-        rest,
-        sum.as_deref_mut(),
-        elements,
-        scratch,
-    )?;
-    cursor.take(used)?;
-    if split.layout.sign && !split.raw_sign {
-        let signs = shared.signs.as_ref().ok_or(CodecError::corrupt("coded signs without their tables"))?;
-        let used = signs::decode(cursor.rest(), signs, rows, width, elements, scratch)?;
+    let has_coded_signs = split.layout.sign && !split.raw_sign;
+    let mut sum = sum;
+    let is_summed = if after.first().is_some_and(|&coder| classed::is_classed(coder)) {
+        let (len, sum) = (cursor.rest().len(), sum.as_deref_mut());
+        let is_summed = sum.is_some();
+        let used = classed::decode(after, len, shared, rows, &split, rest, sum, elements, scratch)?;
         cursor.take(used)?;
-    }
+        is_summed
+    } else {
+        let sum = sum.as_deref_mut().filter(|_| !has_coded_signs);
+        let (used, is_summed) =
+            symbols::decode(after, cursor.rest().len(), &split, rest, sum, elements, scratch)?;
+        cursor.take(used)?;
+        if has_coded_signs {
+            let signs =
+                shared.signs.as_ref().ok_or(CodecError::corrupt("coded signs without their tables"))?;
+            let used = signs::decode(cursor.rest(), signs, rows, width, elements, scratch)?;
+            cursor.take(used)?;
+        }
+        is_summed
+    };
     if cursor.rest().len() != tail.len() {
         return Err(CodecError::corrupt("bytes behind the bit fields"));
     }

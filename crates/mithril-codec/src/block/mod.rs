@@ -5,6 +5,7 @@
 //! of a tensor share ([`Shared`]), nothing else.
 
 mod against_base;
+mod classed;
 mod fields;
 mod output;
 mod palette;
@@ -22,6 +23,8 @@ pub use against_base::least_len;
 pub use rans8_parts::{Piece, Rans8Parts};
 pub use recipe::{Delta, FieldRecipe, Recipe, SymbolCoder};
 pub use shared::{Shared, SharedSigns, SharedSymbols, SymbolTables};
+#[cfg(target_arch = "x86_64")]
+pub(crate) use signs::set_portable as set_signs_portable;
 
 use crate::CodecError;
 use crate::bytes::Cursor;
@@ -50,6 +53,7 @@ pub struct Scratch {
     bucketed: Vec<u8>,
     room: Vec<u8>,
     bytes: Vec<u8>,
+    sign_plane: Vec<u8>,
     inner: Vec<u8>,
     escapes: Vec<u32>,
     rows: Vec<u32>,

@@ -86,32 +86,44 @@ pub(super) fn decode(
     scratch: &mut Scratch,
 ) -> Result<usize, CodecError> {
     let n = elements.len() / width;
+    let used = decode_plane(data, shared, rows, n, scratch)?;
+    set(&scratch.sign_plane[..n], width, elements);
+    Ok(used)
+}
+
+/// Decodes the signs of `n` elements to `sign_plane`, one in a byte; returns how many bytes they took.
+pub(super) fn decode_plane(
+    data: &[u8],
+    shared: &SharedSigns,
+    rows: &[u32],
+    n: usize,
+    scratch: &mut Scratch,
+) -> Result<usize, CodecError> {
+    let Scratch { sign_plane, bucketed, bytes: quads, .. } = scratch;
     let buckets = shared.contexts.buckets(rows)?;
     if buckets.len() != n {
         return Err(CodecError::corrupt("block does not hold whole rows"));
     }
-    let Scratch { plane, bucketed, bytes, .. } = scratch;
-    resize_plane(plane, n);
     resize_plane(bucketed, n);
+    resize_plane(sign_plane, n);
     let (&n_streams, data) = data.split_first().ok_or(CodecError::truncated("signs"))?;
     let starts = quad_starts(&buckets);
     let end = match n_streams {
-        1 => decode_quads::<1>(data, shared, &starts, bytes)?,
-        4 => decode_quads::<4>(data, shared, &starts, bytes)?,
+        1 => decode_quads::<1>(data, shared, &starts, quads)?,
+        4 => decode_quads::<4>(data, shared, &starts, quads)?,
         _ => return Err(CodecError::corrupt("number of rANS8 streams")),
     };
     for (bucket, first) in buckets.ranges().zip(&starts) {
         // One multiplication spreads four bits over four bytes.
         let spread = |quad: u8| ((u32::from(quad) * 0x0020_4081) & 0x0101_0101).to_le_bytes();
         let (whole, last) = bucketed[bucket].as_chunks_mut::<QUAD>();
-        let quads = &bytes[*first..];
+        let quads = &quads[*first..];
         whole.iter_mut().zip(quads).for_each(|(signs, &quad)| *signs = spread(quad));
         if !last.is_empty() {
             last.copy_from_slice(&spread(quads[whole.len()])[..last.len()]);
         }
     }
-    buckets.scatter(bucketed, plane);
-    set_signs(&plane[..n], width, elements);
+    buckets.scatter(bucketed).next_rows(rows.len(), sign_plane);
     Ok(end + 1)
 }
 
@@ -122,7 +134,10 @@ fn decode_quads<const N: usize>(
     quads: &mut Vec<u8>,
 ) -> Result<usize, CodecError> {
     let (mut state, end) = DecodeState::<N>::read(data)?;
-    quads.resize(starts.last().copied().unwrap_or(0).next_multiple_of(32 * N), 0);
+    let padded = starts.last().copied().unwrap_or(0).next_multiple_of(32 * N);
+    if quads.len() < padded {
+        quads.resize(padded, 0);
+    }
     let mut first = 0;
     for (context, n_groups) in group_runs(starts, 32 * N) {
         let groups = &mut quads[first..first + n_groups * 32 * N];
@@ -145,7 +160,16 @@ fn quad_starts(buckets: &Buckets<'_>) -> Vec<usize> {
 }
 
 /// Or-s a sign into the highest bit of every element.
-fn set_signs(signs: &[u8], width: usize, elements: &mut [u8]) {
+pub(super) fn set(signs: &[u8], width: usize, elements: &mut [u8]) {
+    match crate::arch::avx2() {
+        Some(avx2) => avx2.set_signs(signs, width, elements),
+        None => set_portable(signs, width, elements),
+    }
+}
+
+/// The meaning of setting signs. Inlined into the kernel, which is this code compiled for AVX2.
+#[inline(always)]
+pub(crate) fn set_portable(signs: &[u8], width: usize, elements: &mut [u8]) {
     match width {
         2 => {
             for (element, &sign) in elements.as_chunks_mut::<2>().0.iter_mut().zip(signs) {

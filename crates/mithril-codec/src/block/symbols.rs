@@ -14,12 +14,12 @@
 
 use super::fields::read_element;
 use super::output::{DoesNotFit, Output};
-use super::shared::{Shared, SharedSymbols, SymbolTables};
+use super::shared::{SharedSymbols, SymbolTables};
 use super::{Scratch, SymbolCoder};
 use crate::CodecError;
 use crate::bytes::Cursor;
 use crate::checksum::Checksummer;
-use crate::contexts::Buckets;
+use crate::contexts::{Buckets, SLACK};
 use crate::entropy::rans8::{
     DecodeState, DecodeTable, EncodeState, EncodeTable, Frequencies, ListedValues, Window, decode_groups,
     encode_groups, values_from,
@@ -29,20 +29,21 @@ use crate::entropy::stream::FOUR_STREAMS_FROM;
 use crate::forever::symbols::{
     CONSTANT, RANS8, RANS8_CLASSED, RANS8_LISTED, RANS8_SHARED, RANS12, RANS12_SHARED,
 };
-use crate::transform::fields::{FieldSplit, Finish, Order, TILE, join_tiles};
+use crate::transform::fields::{FieldSplit, Finish, TILE, join_tiles};
 
 /// Symbols of a group of four rANS8 streams: planes are padded to whole groups.
 const GROUP: usize = 128;
 
-/// Bytes behind a plane that kernels may touch.
-const SLACK: usize = 16;
-
 /// Positions that share a count of escapes.
 const SEGMENT: usize = 1 << 16;
 
-/// Makes room for `n` elements, whole groups and the kernels' slack.
+/// Makes room for `n` elements, whole groups and the kernels' slack. Planes never shrink: tensors of all sizes take
+/// turns, and bytes that come back would have to be cleared.
 pub(super) fn resize_plane(plane: &mut Vec<u8>, n: usize) {
-    plane.resize(n.next_multiple_of(GROUP) + SLACK, 0);
+    let len = n.next_multiple_of(GROUP) + SLACK;
+    if plane.len() < len {
+        plane.resize(len, 0);
+    }
 }
 
 /// Encodes a plane that `split` made of `elements`; the plane is used up.
@@ -62,11 +63,12 @@ pub(super) fn encode(
     let Scratch { bucketed, room, bytes, escapes, .. } = scratch;
     escapes.clear();
     let buckets = shared.map(|shared| shared.contexts.buckets(rows).map_err(|_| DoesNotFit)).transpose()?;
+    let bucket_elements = buckets.as_ref().map(Buckets::elements);
     let mut overflows = Vec::new();
-    if let (Some(shared), Some(buckets)) = (shared, &buckets) {
+    if let (Some(shared), Some(buckets), Some(at)) = (shared, &buckets, &bucket_elements) {
         resize_plane(bucketed, n);
         buckets.gather(&plane[..n], bucketed);
-        overflows = overflowing(split, elements, &bucketed[..n], |position| buckets.element_at(position));
+        overflows = overflowing(split, elements, &bucketed[..n], |position| at.at(position));
         match &shared.tables {
             SymbolTables::Rans8(windows) => {
                 out.push(&[RANS8_SHARED])?;
@@ -117,8 +119,8 @@ pub(super) fn encode(
             }
         }
     }
-    let element_at = |position: usize| match &buckets {
-        Some(buckets) => buckets.element_at(position),
+    let element_at = |position: usize| match &bucket_elements {
+        Some(elements) => elements.at(position),
         None => split.element_at(position),
     };
     if !overflows.is_empty() {
@@ -306,12 +308,9 @@ fn escape_len(split: &FieldSplit) -> usize {
 
 /// Decodes top fields from the first `len` bytes of `data` and joins them with `rest` into `elements`; returns
 /// how many bytes they took, and whether `sum` has taken the elements.
-#[expect(clippy::too_many_arguments, reason = "one block's parts, all of them used")]
 pub(super) fn decode(
     data: &[u8],
     len: usize,
-    shared: &Shared,
-    rows: &[u32],
     split: &FieldSplit,
     rest: &[u8],
     sum: Option<&mut Checksummer>,
@@ -320,138 +319,43 @@ pub(super) fn decode(
 ) -> Result<(usize, bool), CodecError> {
     let mut cursor = Cursor::new(&data[..len], "symbols");
     let n = elements.len() / usize::from(split.layout.width);
-    resize_plane(&mut scratch.plane, n);
     let plane = &mut scratch.plane;
-    let coder = cursor.u8()?;
-    let mut buckets = None;
-    if matches!(coder, RANS8_SHARED | RANS8_CLASSED | RANS12_SHARED) {
-        let shared =
-            shared.symbols.as_ref().ok_or(CodecError::corrupt("symbols without their shared tables"))?;
-        if split.order == Order::Packed {
-            return Err(CodecError::corrupt("packed order of classed symbols"));
+    resize_plane(plane, n);
+    match cursor.u8()? {
+        CONSTANT => {
+            plane[..n].fill(cursor.u8()?);
+            join_tiles(split, &plane[..n], rest, elements);
         }
-        let shared_buckets = shared.contexts.buckets(rows)?;
-        if shared_buckets.len() != n {
-            return Err(CodecError::corrupt("block does not hold whole rows"));
+        coder @ (RANS8 | RANS8_LISTED) => {
+            let values = if coder == RANS8_LISTED { cursor.array()? } else { values_from(cursor.u8()?) };
+            let frequencies = Frequencies::parse(cursor.array()?)?;
+            let decode = match cursor.u8()? {
+                1 => decode_one_table::<1>,
+                4 => decode_one_table::<4>,
+                _ => return Err(CodecError::corrupt("number of rANS8 streams")),
+            };
+            let table = DecodeTable::new(&frequencies);
+            let patches = &mut scratch.patches;
+            let is_summed = sum.is_some();
+            let block = OneTable { data, len, values: &values, table: &table, split, rest };
+            decode(&block, &mut cursor, sum, elements, plane, patches)?;
+            return Ok((len - cursor.rest().len(), is_summed));
         }
-        resize_plane(&mut scratch.bucketed, n);
-        match (&shared.tables, coder) {
-            (SymbolTables::Rans8(_), RANS8_SHARED) | (SymbolTables::Rans8PerBlock, RANS8_CLASSED) => {
-                let windows = match &shared.tables {
-                    SymbolTables::Rans8(windows) => Some(windows.as_slice()),
-                    _ => None,
-                };
-                let decode = match cursor.u8()? {
-                    1 => decode_buckets::<1>,
-                    4 => decode_buckets::<4>,
-                    _ => return Err(CodecError::corrupt("number of rANS8 streams")),
-                };
-                decode(data, len, &mut cursor, &shared_buckets, windows, &mut scratch.bucketed)?;
-            }
-            (SymbolTables::Rans12(_, tables), RANS12_SHARED) => {
-                let coded_len = cursor.len32()?;
-                let runs = run_lens(&shared_buckets.group_runs(rans12::LANES), n);
-                rans12::decode_into(cursor.take(coded_len)?, &runs, tables, &mut scratch.bucketed[..n])?;
-            }
-            _ => return Err(CodecError::corrupt("shared tables of another coder")),
+        RANS12 => {
+            let table = rans12::DecodeTable::new(&rans12::FrequencyTable::read(&mut cursor)?);
+            let coded_len = cursor.len32()?;
+            let runs = [rans12::Run { len: n, table_idx: 0 }];
+            let tables = std::slice::from_ref(&table);
+            rans12::decode_into(cursor.take(coded_len)?, &runs, tables, &mut plane[..n])?;
+            join_tiles(split, &plane[..n], rest, elements);
         }
-        shared_buckets.scatter(&scratch.bucketed, plane);
-        buckets = Some(shared_buckets);
-        join_tiles(split, &plane[..n], rest, elements);
-    } else {
-        match coder {
-            CONSTANT => {
-                plane.fill(cursor.u8()?);
-                join_tiles(split, &plane[..n], rest, elements);
-            }
-            RANS8 | RANS8_LISTED => {
-                let values = if coder == RANS8_LISTED { cursor.array()? } else { values_from(cursor.u8()?) };
-                let frequencies = Frequencies::parse(cursor.array()?)?;
-                let decode = match cursor.u8()? {
-                    1 => decode_one_table::<1>,
-                    4 => decode_one_table::<4>,
-                    _ => return Err(CodecError::corrupt("number of rANS8 streams")),
-                };
-                let table = DecodeTable::new(&frequencies);
-                let patches = &mut scratch.patches;
-                let is_summed = sum.is_some();
-                let block = OneTable { data, len, values: &values, table: &table, split, rest };
-                decode(&block, &mut cursor, sum, elements, plane, patches)?;
-                return Ok((len - cursor.rest().len(), is_summed));
-            }
-            RANS12 => {
-                let table = rans12::DecodeTable::new(&rans12::FrequencyTable::read(&mut cursor)?);
-                let coded_len = cursor.len32()?;
-                let runs = [rans12::Run { len: n, table_idx: 0 }];
-                rans12::decode_into(
-                    cursor.take(coded_len)?,
-                    &runs,
-                    std::slice::from_ref(&table),
-                    &mut plane[..n],
-                )?;
-                join_tiles(split, &plane[..n], rest, elements);
-            }
-            id => return Err(CodecError::Unsupported { what: "symbol coder", id: u32::from(id) }),
-        }
+        id => return Err(CodecError::Unsupported { what: "symbol coder", id: u32::from(id) }),
     }
-    let element_at = |position: usize| match &buckets {
-        Some(buckets) => buckets.element_at(position),
-        None => split.element_at(position),
-    };
+    let element_at = |position: usize| split.element_at(position);
     read_escapes(&mut cursor, split, n, element_at, &mut scratch.patches)?;
     let mut finish = Finish { escapes: &scratch.patches, sum: None };
     finish.last(split, 0, elements);
     Ok((len - cursor.rest().len(), false))
-}
-
-/// Runs in symbols from runs in groups.
-fn run_lens(group_runs: &[(usize, usize)], n: usize) -> Vec<rans12::Run> {
-    let mut first = 0;
-    group_runs
-        .iter()
-        .map(|&(table_idx, n_groups)| {
-            let len = (n_groups * rans12::LANES).min(n - first);
-            first += len;
-            rans12::Run { len, table_idx }
-        })
-        .collect()
-}
-
-/// Decodes buckets; `cursor` stands in the first `len` bytes of `data`, behind the number of streams.
-fn decode_buckets<const N: usize>(
-    data: &[u8],
-    len: usize,
-    cursor: &mut Cursor<'_>,
-    buckets: &Buckets<'_>,
-    windows: Option<&[Window]>,
-    bucketed: &mut [u8],
-) -> Result<(), CodecError> {
-    let mut runs = buckets.group_runs(32 * N);
-    let mut own = Vec::new();
-    let windows = match windows {
-        Some(windows) => windows,
-        None => {
-            for (table, (context, _)) in runs.iter_mut().enumerate() {
-                let offset = cursor.u8()?;
-                own.push(Window { offset, frequencies: Frequencies::parse(cursor.array()?)? });
-                *context = table;
-            }
-            &own
-        }
-    };
-    let coded_len = cursor.rest().len();
-    let data = &data[len - coded_len..];
-    let (mut state, end) = DecodeState::<N>::read(&data[..coded_len])?;
-    let mut first = 0;
-    for (table, n_groups) in runs {
-        let window = &windows[table];
-        let groups = &mut bucketed[first..first + n_groups * 32 * N];
-        decode_groups(&mut state, &DecodeTable::new(&window.frequencies), &window.values(), data, groups)?;
-        first += groups.len();
-    }
-    state.finish()?;
-    cursor.take(end)?;
-    Ok(())
 }
 
 /// Symbols of one table, and what they are joined with.

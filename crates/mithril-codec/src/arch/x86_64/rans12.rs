@@ -1,4 +1,4 @@
-//! Decoding of wide rANS with AVX2: the 64 states live in eight registers of eight lanes.
+//! Decoding of wide rANS: with AVX2 the 64 states live in eight registers of eight lanes.
 //!
 //! # Idea
 //!
@@ -14,19 +14,16 @@
 //!
 //! The eight steps are written out: as a loop the states went through memory (1.60 G symbols/s).
 //!
+//! With AVX-512 a register has sixteen lanes, one instruction puts words into lanes, and slots leave the vector as 16-bit
+//! numbers, four to a register: 2.76 G symbols/s. Gathers gave 2.39, and a search for the symbol among 64 first slots in
+//! registers 1.8, because each of its steps waits for the one before.
+//!
 //! # Invariants
 //!
 //! The kernel starts a group only if the 128 bytes of words that it can take at most are there, so it
 //! reads no byte beyond the slice and can meet no error; what is left is for the scalar code.
 
-use std::arch::x86_64::{
-    __m128i, __m256i, _mm_cvtsi128_si64, _mm_extract_epi64, _mm_loadu_si128, _mm256_add_epi32,
-    _mm256_and_si256, _mm256_blendv_epi8, _mm256_broadcastsi128_si256, _mm256_castsi256_ps,
-    _mm256_castsi256_si128, _mm256_cmpeq_epi32, _mm256_extracti128_si256, _mm256_loadu_si256,
-    _mm256_movemask_ps, _mm256_mullo_epi32, _mm256_or_si256, _mm256_packus_epi16, _mm256_packus_epi32,
-    _mm256_permutevar8x32_epi32, _mm256_set1_epi32, _mm256_setr_epi32, _mm256_setzero_si256,
-    _mm256_shuffle_epi8, _mm256_slli_epi32, _mm256_srli_epi32, _mm256_storeu_si256,
-};
+use std::arch::x86_64::*;
 
 use super::{Avx2, load, store};
 use crate::entropy::rans12::{FREQUENCY_SUM, GROUP_WORDS_LEN, LANES};
@@ -67,9 +64,93 @@ impl Avx2 {
         words: &[u8],
         groups: &mut [[u8; LANES]],
     ) -> (usize, usize) {
-        // SAFETY: `self` exists only when `detect` saw every feature the function is compiled for.
-        unsafe { decode_groups(states, cells, words, groups) }
+        match self.wide {
+            // SAFETY: both exist only when `detect` saw every feature the function is compiled for.
+            Some(_) => unsafe { decode_groups_wide(states, cells, words, groups) },
+            // SAFETY: `self` exists only when `detect` saw every feature the function is compiled for.
+            None => unsafe { decode_groups(states, cells, words, groups) },
+        }
     }
+}
+
+#[target_feature(enable = "avx512f,avx512bw,avx512vl,avx2,bmi1,bmi2,popcnt,lzcnt")]
+fn decode_groups_wide(
+    states: &mut [u32; LANES],
+    cells: &[u32; FREQUENCY_SUM],
+    words: &[u8],
+    groups: &mut [[u8; LANES]],
+) -> (usize, usize) {
+    let lanes = states.as_chunks_mut::<16>().0;
+    let mut vectors = [_mm512_setzero_si512(); 4];
+    for (vector, lanes) in vectors.iter_mut().zip(&*lanes) {
+        // SAFETY: the reference is good for the 64 bytes that are read; no alignment is needed.
+        *vector = unsafe { _mm512_loadu_si512(lanes.as_ptr().cast()) };
+    }
+    let mut taken = 0;
+    let mut n_groups = 0;
+    for group in groups {
+        let Some(window) = words.get(taken..).and_then(|rest| rest.first_chunk()) else { break };
+        let mut offset = 0;
+        let [a, b, c, d] = &mut vectors;
+        let [out_a, out_b, out_c, out_d] = group.as_chunks_mut::<16>().0 else { break };
+        decode_lanes_wide(a, cells, window, &mut offset, out_a);
+        decode_lanes_wide(b, cells, window, &mut offset, out_b);
+        decode_lanes_wide(c, cells, window, &mut offset, out_c);
+        decode_lanes_wide(d, cells, window, &mut offset, out_d);
+        taken += offset;
+        n_groups += 1;
+    }
+    for (vector, lanes) in vectors.into_iter().zip(lanes) {
+        // SAFETY: the reference is good for the 64 bytes that are written; no alignment is needed.
+        unsafe { _mm512_storeu_si512(lanes.as_mut_ptr().cast(), vector) };
+    }
+    (n_groups, taken)
+}
+
+/// One step of sixteen lanes: updates the states and the offset into the window, writes the symbols.
+///
+/// The offset must be at most 96; it grows by at most 32.
+#[inline]
+#[target_feature(enable = "avx512f,avx512bw,avx512vl,avx2,bmi1,bmi2,popcnt,lzcnt")]
+fn decode_lanes_wide(
+    states: &mut __m512i,
+    cells: &[u32; FREQUENCY_SUM],
+    window: &[u8; GROUP_WORDS_LEN],
+    offset: &mut usize,
+    symbols: &mut [u8; 16],
+) {
+    let cell = read_cells_wide(cells, *states);
+    let quotient = _mm512_srli_epi32::<12>(*states);
+    let place = _mm512_and_si512(_mm512_srli_epi32::<8>(cell), _mm512_set1_epi32(0xFFF));
+    let reduced = _mm512_add_epi32(
+        _mm512_mullo_epi32(quotient, _mm512_srli_epi32::<20>(cell)),
+        _mm512_add_epi32(quotient, place),
+    );
+    let reads = _mm512_cmplt_epu32_mask(reduced, _mm512_set1_epi32(1 << 16));
+    let next: &[u8] = &window[*offset..*offset + 32];
+    // SAFETY: the slice holds the 32 bytes that are read; no alignment is needed.
+    let next = unsafe { _mm256_loadu_si256(next.as_ptr().cast()) };
+    *offset += 2 * reads.count_ones() as usize;
+    let fill = _mm512_maskz_expand_epi32(reads, _mm512_cvtepu16_epi32(next));
+    *states = _mm512_mask_or_epi32(reduced, reads, _mm512_slli_epi32::<16>(reduced), fill);
+    let low_bytes = _mm512_cvtepi32_epi8(cell);
+    // SAFETY: `symbols` is good for the 16 bytes that are written; no alignment is needed.
+    unsafe { _mm_storeu_si128(symbols.as_mut_ptr().cast(), low_bytes) };
+}
+
+/// The cell of the slot of each of sixteen states.
+#[inline]
+#[target_feature(enable = "avx512f,avx512bw,avx512vl,avx2,bmi1,bmi2,popcnt,lzcnt")]
+fn read_cells_wide(cells: &[u32; FREQUENCY_SUM], states: __m512i) -> __m512i {
+    let slots = _mm512_cvtepi32_epi16(states);
+    let (low, high) = (_mm256_castsi256_si128(slots), _mm256_extracti128_si256::<1>(slots));
+    let (a, b) = (_mm_cvtsi128_si64(low).cast_unsigned(), _mm_extract_epi64::<1>(low).cast_unsigned());
+    let (c, d) = (_mm_cvtsi128_si64(high).cast_unsigned(), _mm_extract_epi64::<1>(high).cast_unsigned());
+    let halves = [
+        _mm256_set_m128i(read_four_cells(cells, b), read_four_cells(cells, a)),
+        _mm256_set_m128i(read_four_cells(cells, d), read_four_cells(cells, c)),
+    ];
+    _mm512_inserti64x4::<1>(_mm512_castsi256_si512(halves[0]), halves[1])
 }
 
 #[target_feature(enable = "avx2,bmi1,bmi2,popcnt,lzcnt")]
@@ -166,6 +247,15 @@ fn read_cells(cells: &[u32; FREQUENCY_SUM], states: __m256i) -> __m256i {
         first(pairs[3]),
         second(pairs[3]),
     )
+}
+
+/// The cells of four slots, which stand in the low bits of 16 each.
+#[inline]
+#[target_feature(enable = "avx512f,avx512bw,avx512vl,avx2,bmi1,bmi2,popcnt,lzcnt")]
+#[expect(clippy::cast_possible_truncation, reason = "only the low 12 bits count")]
+fn read_four_cells(cells: &[u32; FREQUENCY_SUM], slots: u64) -> __m128i {
+    let cell = |slot: u64| cells[slot as usize % FREQUENCY_SUM].cast_signed();
+    _mm_setr_epi32(cell(slots), cell(slots >> 16), cell(slots >> 32), cell(slots >> 48))
 }
 
 /// Symbols of 32 lanes, each in 32 bits, as 32 bytes in lane order.

@@ -1,7 +1,7 @@
-//! Putting bucketed symbols back into rows, 16 columns at a time: each class hands its next symbols to its columns
-//! by one shuffle.
+//! Rows to buckets and back. With AVX2 16 columns are put back at a time: each class hands its next symbols to its
+//! columns by one shuffle. With AVX-512 one instruction does that for 64 columns, and another takes them out.
 
-use super::Avx2;
+use super::{Avx2, load_wide, store_wide};
 use std::arch::x86_64::*;
 
 impl Avx2 {
@@ -20,6 +20,122 @@ impl Avx2 {
     ) {
         // SAFETY: `self` exists only when `detect` saw the features.
         unsafe { scatter_rows(columns, row_classes, bucketed, at, plane) }
+    }
+
+    /// See `contexts::Scatter::next_rows`. `masks` lists, for each group of 64 columns, the columns of every class; `at`
+    /// has a position in `bucketed` per column class for each row class.
+    ///
+    /// # Panics
+    /// Without AVX-512. When a row does not fit `plane`, or a class would be read past the end of `bucketed`.
+    pub(crate) fn expand_rows(
+        self,
+        masks: &[u64],
+        row_len: usize,
+        row_classes: &[u8],
+        bucketed: &[u8],
+        at: &mut [usize],
+        plane: &mut [u8],
+    ) {
+        assert!(self.is_wide());
+        // SAFETY: `wide` exists only when `detect` saw the features.
+        unsafe { expand_rows(masks, row_len, row_classes, bucketed, at, plane) }
+    }
+
+    /// See `contexts::Buckets::gather`; the same lists as for `expand_rows`.
+    ///
+    /// # Panics
+    /// Without AVX-512. When `plane` has fewer rows, or a class would be written past the end of `bucketed`.
+    pub(crate) fn gather_rows(
+        self,
+        masks: &[u64],
+        row_len: usize,
+        row_classes: &[u8],
+        plane: &[u8],
+        at: &mut [usize],
+        bucketed: &mut [u8],
+    ) {
+        assert!(self.is_wide());
+        // SAFETY: `wide` exists only when `detect` saw the features.
+        unsafe { gather_rows(masks, row_len, row_classes, plane, at, bucketed) }
+    }
+}
+
+/// How far ahead of a class's next symbol memory is fetched.
+const AHEAD: usize = 384;
+
+/// Writes the first `n` bytes of a register to the front of `out`. A whole register is stored where there is room: a
+/// store under a mask takes several times as long.
+#[inline]
+#[target_feature(enable = "avx512f,avx512bw,bmi2")]
+fn store_first(out: &mut [u8], n: usize, vector: __m512i) {
+    if let Some(out) = out.first_chunk_mut() {
+        store_wide(out, vector);
+    } else {
+        let out = &mut out[..n];
+        let first = _bzhi_u64(u64::MAX, u32::try_from(out.len()).unwrap_or(u32::MAX).min(64));
+        // SAFETY: the mask writes no byte behind `out`.
+        unsafe { _mm512_mask_storeu_epi8(out.as_mut_ptr().cast(), first, vector) };
+    }
+}
+
+#[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512vbmi,avx512vbmi2,avx2,bmi1,bmi2,popcnt,lzcnt")]
+fn expand_rows(
+    masks: &[u64],
+    row_len: usize,
+    row_classes: &[u8],
+    bucketed: &[u8],
+    at: &mut [usize],
+    plane: &mut [u8],
+) {
+    let n_classes = masks.len() / row_len.div_ceil(64);
+    for (row, &class) in row_classes.iter().enumerate() {
+        let next = &mut at[usize::from(class) * n_classes..][..n_classes];
+        // What a group writes behind its row is overwritten by the next row, or lies in the slack.
+        let out = &mut plane[row * row_len..];
+        for (masks, first) in masks.chunks_exact(n_classes).zip((0..).step_by(64)) {
+            let mut group = _mm512_setzero_si512();
+            for (&mask, at) in masks.iter().zip(&mut *next) {
+                let symbols = load_wide(bucketed[*at..].first_chunk().expect("slack behind the buckets"));
+                // More streams than hardware foresees, and the second-level cache does not hold all buckets.
+                _mm_prefetch::<_MM_HINT_T0>(bucketed.as_ptr().wrapping_add(*at + AHEAD).cast());
+                group = _mm512_or_si512(group, _mm512_maskz_expand_epi8(mask, symbols));
+                *at += mask.count_ones() as usize;
+            }
+            store_first(&mut out[first..], row_len - first, group);
+        }
+    }
+}
+
+#[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512vbmi,avx512vbmi2,avx2,bmi1,bmi2,popcnt,lzcnt")]
+fn gather_rows(
+    masks: &[u64],
+    row_len: usize,
+    row_classes: &[u8],
+    plane: &[u8],
+    at: &mut [usize],
+    bucketed: &mut [u8],
+) {
+    let n_classes = masks.len() / row_len.div_ceil(64);
+    let ends = at[1..].to_vec();
+    for (&class, row) in row_classes.iter().zip(plane.chunks_exact(row_len)) {
+        let first = usize::from(class) * n_classes;
+        let (next, ends) = (&mut at[first..][..n_classes], &ends[first..][..n_classes]);
+        for (masks, columns) in masks.chunks_exact(n_classes).zip(row.chunks(64)) {
+            let group = match columns.first_chunk() {
+                Some(columns) => load_wide(columns),
+                None => {
+                    let mut last = [0; 64];
+                    last[..columns.len()].copy_from_slice(columns);
+                    load_wide(&last)
+                }
+            };
+            for ((&mask, at), &end) in masks.iter().zip(&mut *next).zip(ends) {
+                let n = mask.count_ones() as usize;
+                // Not into the next bucket, which has begun already.
+                store_first(&mut bucketed[*at..end], n, _mm512_maskz_compress_epi8(mask, group));
+                *at += n;
+            }
+        }
     }
 }
 

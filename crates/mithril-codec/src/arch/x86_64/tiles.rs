@@ -3,6 +3,7 @@
 
 use super::Avx2;
 use super::split::{join_float, split_bf16, split_bytes, split_f16, split_f32, split_float};
+use crate::block::set_signs_portable;
 use crate::transform::fields::{FieldSplit, TILE};
 use crate::transform::fields::{join_tiles_portable, split_tiles_portable};
 
@@ -61,6 +62,17 @@ impl Avx2 {
         }
         join_tiles_portable(split, tail_plane, tail_rest, tail);
     }
+
+    /// See `block::signs::set`.
+    pub(crate) fn set_signs(self, signs: &[u8], width: usize, elements: &mut [u8]) {
+        // SAFETY: `self` exists only when `detect` saw the features.
+        unsafe { set_signs(signs, width, elements) }
+    }
+}
+
+#[target_feature(enable = "avx2,bmi1,bmi2,popcnt,lzcnt")]
+fn set_signs(signs: &[u8], width: usize, elements: &mut [u8]) {
+    set_signs_portable(signs, width, elements);
 }
 
 /// Whether the top field lies in the upper half of a float, as the kernels for floats assume.

@@ -1,0 +1,161 @@
+//! Decoding of blocks whose rows and columns are sorted into classes: bucket by bucket, put back into rows while the
+//! buckets are in the cache. Then symbols, signs, escapes and checksum meet in the first-level cache, some tiles at a
+//! time. (Putting rows back only then was slower: the output had driven the buckets out of the second level.)
+
+use super::shared::{Shared, SharedSymbols, SymbolTables};
+use super::symbols::{read_escapes, resize_plane};
+use super::{Scratch, signs};
+use crate::CodecError;
+use crate::bytes::Cursor;
+use crate::checksum::Checksummer;
+use crate::contexts::Buckets;
+use crate::entropy::rans8::{DecodeState, DecodeTable, Frequencies, Window, decode_groups};
+use crate::entropy::rans12;
+use crate::forever::symbols::{RANS8_CLASSED, RANS8_SHARED, RANS12_SHARED};
+use crate::transform::fields::{FieldSplit, Finish, Order, join_tiles};
+
+/// Elements that are joined at a time, whole tiles: with two or four bytes each they fill half of a first-level cache.
+const CHUNK: usize = 4096;
+
+/// Whether symbols of this coder stand in buckets.
+pub(super) fn is_classed(coder: u8) -> bool {
+    matches!(coder, RANS8_SHARED | RANS8_CLASSED | RANS12_SHARED)
+}
+
+/// Decodes symbols, and signs where they are coded, from the first `len` bytes of `data`, and joins them with `rest`
+/// into `elements`, which `sum` takes; returns how many bytes they took.
+#[expect(clippy::too_many_arguments, reason = "one block's parts, all of them used")]
+pub(super) fn decode(
+    data: &[u8],
+    len: usize,
+    shared: &Shared,
+    rows: &[u32],
+    split: &FieldSplit,
+    rest: &[u8],
+    sum: Option<&mut Checksummer>,
+    elements: &mut [u8],
+    scratch: &mut Scratch,
+) -> Result<usize, CodecError> {
+    let mut cursor = Cursor::new(&data[..len], "symbols");
+    let n = elements.len() / usize::from(split.layout.width);
+    let coder = cursor.u8()?;
+    let symbols =
+        shared.symbols.as_ref().ok_or(CodecError::corrupt("symbols without their shared tables"))?;
+    if split.order == Order::Packed {
+        return Err(CodecError::corrupt("packed order of classed symbols"));
+    }
+    let buckets = symbols.contexts.buckets(rows)?;
+    if buckets.len() != n {
+        return Err(CodecError::corrupt("block does not hold whole rows"));
+    }
+    resize_plane(&mut scratch.bucketed, n);
+    decode_symbols(data, len, coder, &mut cursor, symbols, &buckets, &mut scratch.bucketed)?;
+    let positions = buckets.elements();
+    read_escapes(&mut cursor, split, n, |position| positions.at(position), &mut scratch.patches)?;
+    scratch.patches.sort_unstable();
+    resize_plane(&mut scratch.plane, n);
+    buckets.scatter(&scratch.bucketed).next_rows(rows.len(), &mut scratch.plane);
+    let has_signs = split.raw_sign != split.layout.sign;
+    if has_signs {
+        let signs = shared.signs.as_ref().ok_or(CodecError::corrupt("coded signs without their tables"))?;
+        let used = signs::decode_plane(cursor.rest(), signs, rows, n, scratch)?;
+        cursor.take(used)?;
+    }
+    let mut finish = Finish { escapes: &scratch.patches, sum };
+    let width = usize::from(split.layout.width);
+    for (at, out) in (0..).step_by(CHUNK).zip(elements.chunks_mut(CHUNK * width)) {
+        let end = at + out.len() / width;
+        join_tiles(split, &scratch.plane[at..end], &rest[split.rest_len(at)..split.rest_len(end)], out);
+        if has_signs {
+            signs::set(&scratch.sign_plane[at..end], width, out);
+        }
+        finish.patch(split, at, end, out);
+        if let Some(sum) = &mut finish.sum {
+            sum.update(out);
+        }
+    }
+    Ok(len - cursor.rest().len())
+}
+
+/// Decodes the symbols of all buckets; `cursor` stands in the first `len` bytes of `data`, behind the coder.
+fn decode_symbols(
+    data: &[u8],
+    len: usize,
+    coder: u8,
+    cursor: &mut Cursor<'_>,
+    symbols: &SharedSymbols,
+    buckets: &Buckets<'_>,
+    bucketed: &mut [u8],
+) -> Result<(), CodecError> {
+    match (&symbols.tables, coder) {
+        (SymbolTables::Rans8(_), RANS8_SHARED) | (SymbolTables::Rans8PerBlock, RANS8_CLASSED) => {
+            let windows = match &symbols.tables {
+                SymbolTables::Rans8(windows) => Some(windows.as_slice()),
+                _ => None,
+            };
+            let decode = match cursor.u8()? {
+                1 => decode_rans8::<1>,
+                4 => decode_rans8::<4>,
+                _ => return Err(CodecError::corrupt("number of rANS8 streams")),
+            };
+            decode(data, len, cursor, buckets, windows, bucketed)
+        }
+        (SymbolTables::Rans12(_, tables), RANS12_SHARED) => {
+            let coded_len = cursor.len32()?;
+            let n = buckets.len();
+            let runs = run_lens(&buckets.group_runs(rans12::LANES), n);
+            rans12::decode_into(cursor.take(coded_len)?, &runs, tables, &mut bucketed[..n])
+        }
+        _ => Err(CodecError::corrupt("shared tables of another coder")),
+    }
+}
+
+/// Runs in symbols from runs in groups.
+fn run_lens(group_runs: &[(usize, usize)], n: usize) -> Vec<rans12::Run> {
+    let mut first = 0;
+    group_runs
+        .iter()
+        .map(|&(table_idx, n_groups)| {
+            let len = (n_groups * rans12::LANES).min(n - first);
+            first += len;
+            rans12::Run { len, table_idx }
+        })
+        .collect()
+}
+
+/// As `decode_symbols`, for rANS8 of `N` streams, from behind their number on.
+fn decode_rans8<const N: usize>(
+    data: &[u8],
+    len: usize,
+    cursor: &mut Cursor<'_>,
+    buckets: &Buckets<'_>,
+    windows: Option<&[Window]>,
+    bucketed: &mut [u8],
+) -> Result<(), CodecError> {
+    let mut runs = buckets.group_runs(32 * N);
+    let mut own = Vec::new();
+    let windows = match windows {
+        Some(windows) => windows,
+        None => {
+            for (table, (context, _)) in runs.iter_mut().enumerate() {
+                let offset = cursor.u8()?;
+                own.push(Window { offset, frequencies: Frequencies::parse(cursor.array()?)? });
+                *context = table;
+            }
+            &own
+        }
+    };
+    let coded_len = cursor.rest().len();
+    let data = &data[len - coded_len..];
+    let (mut state, end) = DecodeState::<N>::read(&data[..coded_len])?;
+    let mut first = 0;
+    for (table, n_groups) in runs {
+        let window = &windows[table];
+        let groups = &mut bucketed[first..first + n_groups * 32 * N];
+        decode_groups(&mut state, &DecodeTable::new(&window.frequencies), &window.values(), data, groups)?;
+        first += groups.len();
+    }
+    state.finish()?;
+    cursor.take(end)?;
+    Ok(())
+}
