@@ -33,19 +33,37 @@ pub(super) fn encode(
     let Scratch { plane, bucketed, room, bytes, .. } = scratch;
     resize_plane(plane, n);
     resize_plane(bucketed, n);
-    for (sign, element) in plane.iter_mut().zip(elements.chunks_exact(width)) {
-        *sign = element[width - 1] >> 7;
+    match width {
+        2 => take::<2>(elements, plane),
+        4 => take::<4>(elements, plane),
+        8 => take::<8>(elements, plane),
+        _ => take::<1>(elements, plane),
     }
     buckets.gather(&plane[..n], bucketed);
     let starts = quad_starts(&buckets);
     bytes.clear();
     for bucket in buckets.ranges() {
-        for quad in bucketed[bucket].chunks(QUAD) {
-            bytes.push(quad.iter().rev().fold(0, |symbol, sign| symbol << 1 | sign));
+        // One multiplication collects the lowest bits of four bytes.
+        let join = |signs: [u8; QUAD]| {
+            u8::try_from(u32::from_le_bytes(signs).wrapping_mul(0x0102_0408) >> 24 & 15).unwrap_or(0)
+        };
+        let (whole, last) = bucketed[bucket].as_chunks::<QUAD>();
+        bytes.extend(whole.iter().map(|&signs| join(signs)));
+        if !last.is_empty() {
+            let mut signs = [0; QUAD];
+            signs[..last.len()].copy_from_slice(last);
+            bytes.push(join(signs));
         }
     }
     let encode = if bytes.len() < FOUR_STREAMS_FROM { encode_quads::<1> } else { encode_quads::<4> };
     encode(shared, &starts, bytes, room, out)
+}
+
+/// The sign of every element of `WIDTH` bytes.
+fn take<const WIDTH: usize>(elements: &[u8], signs: &mut [u8]) {
+    for (sign, element) in signs.iter_mut().zip(elements.as_chunks::<WIDTH>().0) {
+        *sign = element[WIDTH - 1] >> 7;
+    }
 }
 
 fn encode_quads<const N: usize>(

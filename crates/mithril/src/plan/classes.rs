@@ -33,7 +33,6 @@ pub(super) struct Model {
 pub(super) fn models(source: &[u8], recipe: &FieldRecipe, matrix: Matrix, effort: Effort) -> Vec<Model> {
     let search = Search { recipe, matrix, rest_bits: rest_bits(recipe) };
     let by_row = Grid::of_rows(source, recipe, matrix, effort);
-    let mut models = vec![search.own_tables(&by_row)];
     let by_column = Grid::of_columns(source, recipe, matrix, effort);
     let rounds = if effort == Effort::Max { 2 } else { 0 };
     let mut row = Classes { rows: quantiles(&by_row.row_sums, N_CLASSES), columns: vec![0; matrix.row_len] };
@@ -48,10 +47,32 @@ pub(super) fn models(source: &[u8], recipe: &FieldRecipe, matrix: Matrix, effort
         search.move_rows(&by_row, &mut both);
         search.move_columns(&by_column, &mut both);
     }
-    models.push(search.shared_classes(&by_row, row));
-    models.push(search.shared_classes(&by_column, column));
-    models.push(search.shared_classes(&by_row, both));
-    models
+    let both_counts = search.counts(&by_row, &both);
+    // Where nothing has moved, counts by both sides hold those by rows.
+    let row_counts = match rounds {
+        0 => sum_each(&both_counts, both.n_column_classes()),
+        _ => search.counts(&by_row, &row),
+    };
+    let all = sum_each(&row_counts, row_counts.len());
+    let column_counts = search.counts(&by_column, &column);
+    vec![
+        search.own_tables(&by_row, &all),
+        search.shared_classes(&by_row, row, &row_counts),
+        search.shared_classes(&by_column, column, &column_counts),
+        search.shared_classes(&by_row, both, &both_counts),
+    ]
+}
+
+/// Sums of so many histograms each.
+fn sum_each(counts: &[[u32; 256]], n: usize) -> Vec<[u32; 256]> {
+    let sum = |counts: &[[u32; 256]]| {
+        let mut sum = [0; 256];
+        for counts in counts {
+            sum.iter_mut().zip(counts).for_each(|(sum, count)| *sum += count);
+        }
+        sum
+    };
+    counts.chunks(n.max(1)).map(sum).collect()
 }
 
 /// One class for everything: blocks share a matrix and nothing else.
@@ -124,32 +145,44 @@ impl Search<'_> {
     fn count(&self, grid: &Grid, first_row: usize, classes: &Classes, counts: &mut [[u32; 256]]) {
         let n_columns = classes.n_column_classes();
         let columns = grid.sampled_columns(&classes.columns);
+        // Neighbours are counted apart: they are often equal, and one count would wait for the other.
+        let mut others = vec![[0; 256]; counts.len()];
         for (row, cells) in grid.rows() {
             let row = first_row + row;
-            let context = usize::from(classes.rows[row]) * n_columns;
-            if n_columns == 1 {
-                let counts = &mut counts[context];
-                cells.iter().for_each(|&field| counts[usize::from(field)] += 1);
+            let contexts = usize::from(classes.rows[row]) * n_columns;
+            let (counts, others) =
+                (&mut counts[contexts..][..n_columns], &mut others[contexts..][..n_columns]);
+            let (pairs, last) = cells.as_chunks::<2>();
+            if let ([counts], [others]) = (&mut *counts, &mut *others) {
+                for &[a, b] in pairs {
+                    counts[usize::from(a)] += 1;
+                    others[usize::from(b)] += 1;
+                }
+                last.iter().for_each(|&field| counts[usize::from(field)] += 1);
                 continue;
             }
-            let counts = &mut counts[context..context + n_columns];
-            for (&class, &field) in columns[row % columns.len()].iter().zip(cells) {
+            let (class_pairs, last_class) = columns[row % columns.len()].as_chunks::<2>();
+            for (&[class_a, class_b], &[a, b]) in class_pairs.iter().zip(pairs) {
+                counts[usize::from(class_a)][usize::from(a)] += 1;
+                others[usize::from(class_b)][usize::from(b)] += 1;
+            }
+            for (&class, &field) in last_class.iter().zip(last) {
                 counts[usize::from(class)][usize::from(field)] += 1;
             }
+        }
+        for (counts, others) in counts.iter_mut().zip(&others) {
+            counts.iter_mut().zip(others).for_each(|(count, other)| *count += other);
         }
     }
 
     /// The model without classes: a table per block, of which the counts of everything are a fair picture.
-    fn own_tables(&self, grid: &Grid) -> Model {
-        let mut counts = [0; 256];
-        grid.cells.iter().for_each(|&field| counts[usize::from(field)] += 1);
-        let bits = self.coded_bits(&counts);
+    fn own_tables(&self, grid: &Grid, counts: &[[u32; 256]]) -> Model {
+        let bits = counts.iter().map(|counts| self.coded_bits(counts)).sum();
         let cost = self.scale(bits, grid) + self.n() * self.rest_bits + self.n() / 65536 * 8 * 320;
         Model { recipe: *self.recipe, matrix: self.matrix, classes: None, cost }
     }
 
-    fn shared_classes(&self, grid: &Grid, classes: Classes) -> Model {
-        let counts = self.counts(grid, &classes);
+    fn shared_classes(&self, grid: &Grid, classes: Classes, counts: &[[u32; 256]]) -> Model {
         let bits: u64 = counts.iter().map(|counts| self.coded_bits(counts)).sum();
         let n_blocks = self.n() / 262_144 + 1;
         // Tables fit the sample better than the tensor: by about half a bit and a half per cell.
@@ -288,13 +321,19 @@ fn column_sums(grid: &Grid) -> Vec<u64> {
 
 /// Classes by rank; equal means share a class.
 pub(super) fn quantiles(means: &[u64], n_classes: usize) -> Vec<u8> {
-    let mut sorted = means.to_vec();
-    sorted.sort_unstable();
-    let bounds: Vec<u64> = (1..n_classes)
-        .map(|class| sorted.get(class * sorted.len() / n_classes).copied().unwrap_or(0))
-        .collect();
-    means
-        .iter()
-        .map(|mean| u8::try_from(bounds.partition_point(|bound| bound <= mean)).unwrap_or(0))
-        .collect()
+    let mut rest = means.to_vec();
+    let mut bounds = Vec::with_capacity(n_classes);
+    // Each bound splits what lies below the one above it.
+    for class in (1..n_classes).rev() {
+        let at = class * means.len() / n_classes;
+        if at < rest.len() {
+            let (_, &mut bound, _) = rest.select_nth_unstable(at);
+            bounds.push(bound);
+            rest.truncate(at + 1);
+        } else {
+            bounds.push(bounds.last().copied().unwrap_or(0));
+        }
+    }
+    let class_of = |mean: &u64| bounds.iter().map(|bound| u8::from(bound <= mean)).sum();
+    means.iter().map(class_of).collect()
 }

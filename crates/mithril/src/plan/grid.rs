@@ -100,25 +100,37 @@ impl Grid {
         };
         let row_bytes = matrix.row_len * usize::from(recipe.layout.width);
         let n_columns = matrix.row_len.div_ceil(column_step);
-        // Rows are split several at a time, where all of them are looked at: kernels like long inputs.
-        let batch = if row_step == 1 { (ROWS_BATCH / matrix.row_len).max(1) } else { 1 };
+        // Rows are split several at a time: kernels like long inputs.
+        let batch = (ROWS_BATCH / matrix.row_len).max(1);
         let (mut plane, mut rest) = (vec![0; batch * matrix.row_len], Vec::new());
-        let mut cells = Vec::with_capacity(matrix.n_rows.div_ceil(row_step) * n_columns);
-        let mut row_sums = Vec::with_capacity(matrix.n_rows.div_ceil(row_step));
-        for (at, rows) in source.chunks(batch * row_bytes).enumerate().step_by(row_step) {
-            let plane = &mut plane[..rows.len() / row_bytes * matrix.row_len];
-            top_plane(&split, &rows[..rows.len() / row_bytes * row_bytes], plane, &mut rest);
-            for (row, fields) in (at * batch..).zip(plane.chunks_exact(matrix.row_len)) {
-                row_sums.push(fields.iter().map(|&field| u64::from(field)).sum());
+        let mut picked = Vec::new();
+        let n_rows = matrix.n_rows.div_ceil(row_step);
+        let mut cells = Vec::with_capacity(n_rows * n_columns);
+        let mut row_sums = Vec::with_capacity(n_rows);
+        for first in (0..n_rows).step_by(batch) {
+            let n_batch = batch.min(n_rows - first);
+            let rows = if row_step == 1 {
+                &source[first * row_bytes..][..n_batch * row_bytes]
+            } else {
+                picked.clear();
+                let all = source[first * row_step * row_bytes..].chunks_exact(row_bytes);
+                all.step_by(row_step).take(n_batch).for_each(|row| picked.extend_from_slice(row));
+                picked.as_slice()
+            };
+            let plane = &mut plane[..n_batch * matrix.row_len];
+            top_plane(&split, rows, plane, &mut rest);
+            for (row, fields) in
+                (first * row_step..).step_by(row_step).zip(plane.chunks_exact(matrix.row_len))
+            {
+                // A row has at most a million fields.
+                row_sums.push(u64::from(fields.iter().map(|&field| u32::from(field)).sum::<u32>()));
                 if column_step == 1 {
                     cells.extend_from_slice(fields);
                 } else {
                     // Sampled columns start at another one in each row, so that all of them are seen.
-                    let first = row % column_step;
-                    cells.extend(
-                        (0..n_columns)
-                            .map(|cell| fields[(cell * column_step + first).min(matrix.row_len - 1)]),
-                    );
+                    let (start, last) = (cells.len(), fields[matrix.row_len - 1]);
+                    cells.extend(fields[row % column_step..].iter().step_by(column_step));
+                    cells.resize(start + n_columns, last);
                 }
             }
         }

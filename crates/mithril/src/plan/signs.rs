@@ -44,19 +44,14 @@ pub(super) fn model(
     // Every row is counted in its first columns, every column in some rows.
     let row_step = (matrix.n_rows * matrix.row_len).div_ceil(MAX_SIGNS);
     let counted = matrix.row_len.min(max_row_signs(effort));
-    let (mut rows, mut columns) = (vec![0u32; matrix.n_rows], vec![0u32; matrix.row_len]);
-    let mut n_sampled = 0;
-    for (row, bytes) in source.chunks_exact(matrix.row_len * width).enumerate() {
-        let negative = |element: &[u8]| u32::from(element[width - 1] >> 7);
-        rows[row] = bytes[..counted * width].chunks_exact(width).map(negative).sum();
-        if row.is_multiple_of(row_step) {
-            n_sampled += 1;
-            columns
-                .iter_mut()
-                .zip(bytes.chunks_exact(width))
-                .for_each(|(column, element)| *column += negative(element));
-        }
-    }
+    let count = match width {
+        1 => count_negative::<1>,
+        2 => count_negative::<2>,
+        4 => count_negative::<4>,
+        _ => count_negative::<8>,
+    };
+    let (rows, columns) = count(source, matrix, counted, row_step);
+    let n_sampled = u32::try_from(matrix.n_rows.div_ceil(row_step)).ok()?;
     let by_row = Side::new(&rows, u32::try_from(counted).ok()?);
     let by_column = Side::new(&columns, n_sampled);
     let side = if by_row.cost <= by_column.cost { &by_row } else { &by_column };
@@ -70,6 +65,31 @@ pub(super) fn model(
     };
     let quads = side.shares.iter().take(contexts.n_contexts()).map(|&share| quads(share)).collect();
     Some((contexts, quads))
+}
+
+/// Negative signs of each row in its first `counted` columns, and of each column in every `row_step`th row, for elements
+/// of `WIDTH` bytes.
+fn count_negative<const WIDTH: usize>(
+    source: &[u8],
+    matrix: Matrix,
+    counted: usize,
+    row_step: usize,
+) -> (Vec<u32>, Vec<u32>) {
+    let negative = |element: &[u8; WIDTH]| element[WIDTH - 1] >> 7;
+    let (mut rows, mut columns) = (vec![0; matrix.n_rows], vec![0; matrix.row_len]);
+    for (row, bytes) in source.chunks_exact(matrix.row_len * WIDTH).enumerate() {
+        let elements = bytes.as_chunks::<WIDTH>().0;
+        // Sums of so few signs fit a byte, of which a register holds many.
+        let sum = |elements: &[[u8; WIDTH]]| elements.iter().map(negative).sum::<u8>();
+        rows[row] = elements[..counted].chunks(128).map(|few| u32::from(sum(few))).sum();
+        if row.is_multiple_of(row_step) {
+            columns
+                .iter_mut()
+                .zip(elements)
+                .for_each(|(column, element)| *column += u32::from(negative(element)));
+        }
+    }
+    (rows, columns)
 }
 
 /// Classes of one side, the share of negative signs in each, and the mean cost of a sign, both in 256ths.
