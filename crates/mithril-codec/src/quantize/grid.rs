@@ -22,8 +22,8 @@ pub enum Grid {
 pub struct Quantised {
     /// Which levels.
     pub grid: Grid,
-    /// What levels are multiplied by.
-    pub scale: f32,
+    /// What levels are multiplied by: one number for all rows, or one for each.
+    pub scales: Vec<f32>,
     /// The level of each code.
     pub levels: Vec<i8>,
     /// The code of each weight.
@@ -118,25 +118,37 @@ impl Grid {
 /// # Panics
 /// When the weights are no whole rows.
 pub fn quantize(grid: Grid, step: f32, outlier: f32, columns: usize, weights: &[f32]) -> Quantised {
+    quantize_rows(grid, &[step], outlier, columns, weights)
+}
+
+/// As [`quantize`], with a step for every row, or one for all.
+///
+/// # Panics
+/// When the weights are no whole rows, or have another number of steps.
+pub fn quantize_rows(grid: Grid, steps: &[f32], outlier: f32, columns: usize, weights: &[f32]) -> Quantised {
     assert!(columns > 0 && weights.len().is_multiple_of(columns), "whole rows");
+    assert!(steps.len() == 1 || steps.len() == weights.len() / columns, "a step for every row, or one");
+    let step_of = |row: usize| if steps.len() == 1 { steps[0] } else { steps[row] };
     let n_codes = 1 << grid.bits();
     let (mut sums, mut counts) = (vec![0f64; n_codes], vec![0u64; n_codes]);
     let mut codes = Vec::with_capacity(weights.len());
     let mut escapes = Vec::new();
-    let reciprocal = 1.0 / step;
-    for (at, &weight) in weights.iter().enumerate() {
-        let x = weight * reciprocal;
-        let (code, is_beyond) = grid.code(x);
-        codes.push(code);
-        if is_beyond || weight.abs() > outlier {
-            escapes.push(Escape { row: at / columns, column: at % columns, value: weight });
-        } else {
-            sums[usize::from(code)] += f64::from(x);
-            counts[usize::from(code)] += 1;
+    for (row, weights) in weights.chunks_exact(columns).enumerate() {
+        let reciprocal = 1.0 / step_of(row);
+        for (column, &weight) in weights.iter().enumerate() {
+            let x = weight * reciprocal;
+            let (code, is_beyond) = grid.code(x);
+            codes.push(code);
+            if is_beyond || weight.abs() > outlier {
+                escapes.push(Escape { row, column, value: weight });
+            } else {
+                sums[usize::from(code)] += f64::from(x);
+                counts[usize::from(code)] += 1;
+            }
         }
     }
     let levels = grid.levels(&sums, &counts);
-    let scale = step / grid.units();
+    let scales = steps.iter().map(|step| step / grid.units()).collect();
     let (mut squared_error, mut energy) = (0f64, 0f64);
     // In steps, whose squares are single-precision numbers whatever the weights are.
     let unit = grid.units().recip();
@@ -144,6 +156,8 @@ pub fn quantize(grid: Grid, step: f32, outlier: f32, columns: usize, weights: &[
     let mut kept = escapes.iter().peekable();
     for (row_idx, (row, codes)) in weights.chunks_exact(columns).zip(codes.chunks_exact(columns)).enumerate()
     {
+        let step = step_of(row_idx);
+        let reciprocal = 1.0 / step;
         // Partial sums in single precision are exact enough for a row, and fast.
         let (mut row_error, mut row_energy) = (0f32, 0f32);
         for (column, (&weight, &code)) in row.iter().zip(codes).enumerate() {
@@ -156,13 +170,12 @@ pub fn quantize(grid: Grid, step: f32, outlier: f32, columns: usize, weights: &[
                 row_energy += x * x;
             }
         }
-        squared_error += f64::from(row_error);
-        energy += f64::from(row_energy);
+        let square = f64::from(step) * f64::from(step);
+        squared_error += f64::from(row_error) * square;
+        energy += f64::from(row_energy) * square;
     }
-    let square = f64::from(step) * f64::from(step);
-    let (squared_error, energy) = (squared_error * square, energy * square);
     let bits = coded_bits(grid, &codes) + 64.0 * escapes.len() as f64;
-    Quantised { grid, scale, levels, codes, escapes, squared_error, energy, bits }
+    Quantised { grid, scales, levels, codes, escapes, squared_error, energy, bits }
 }
 
 /// Bits of codes with the frequencies that they would get.
@@ -181,8 +194,11 @@ fn coded_bits(grid: Grid, codes: &[u8]) -> f64 {
 impl Quantised {
     /// The weights that the codes stand for.
     pub fn decode(&self, columns: usize) -> Vec<f32> {
-        let level = |&code: &u8| self.scale * f32::from(self.levels[usize::from(code)]);
-        let mut weights: Vec<f32> = self.codes.iter().map(level).collect();
+        let mut weights = Vec::with_capacity(self.codes.len());
+        for (row, codes) in self.codes.chunks_exact(columns).enumerate() {
+            let scale = self.scales[if self.scales.len() == 1 { 0 } else { row }];
+            weights.extend(codes.iter().map(|&code| scale * f32::from(self.levels[usize::from(code)])));
+        }
         for escape in &self.escapes {
             weights[escape.row * columns + escape.column] = escape.value;
         }
@@ -232,6 +248,28 @@ mod tests {
             let error: f64 = weights.iter().zip(&decoded).map(|(a, b)| f64::from(a - b).powi(2)).sum();
             assert!((error / quantised.squared_error - 1.0).abs() < 1e-3, "{grid:?}");
             assert_eq!(decoded[17], 1e6, "weights beyond all levels are kept");
+        }
+    }
+
+    #[test]
+    fn rows_with_steps_of_their_own_have_equal_errors() {
+        let mut weights = bell(1 << 16);
+        let factors: Vec<f32> = (0..256u16).map(|row| 0.25 + f32::from(row % 16)).collect();
+        for (row, factor) in weights.chunks_exact_mut(256).zip(&factors) {
+            row.iter_mut().for_each(|weight| *weight *= factor);
+        }
+        let steps: Vec<f32> = factors.iter().map(|factor| 0.33 * factor).collect();
+        let quantised = quantize_rows(Grid::Halves5, &steps, f32::MAX, 256, &weights);
+        let decoded = quantised.decode(256);
+        let error = |row: usize| {
+            let pairs = weights[256 * row..][..256].iter().zip(&decoded[256 * row..]);
+            let error: f64 = pairs.map(|(a, b)| f64::from(a - b).powi(2)).sum();
+            error / f64::from(steps[row]).powi(2) / 256.0
+        };
+        let sum: f64 = (0..256).map(|row| error(row) * 256.0 * f64::from(steps[row]).powi(2)).sum();
+        assert!((sum / quantised.squared_error - 1.0).abs() < 1e-3);
+        for row in 0..256 {
+            assert!((0.05..0.13).contains(&error(row)), "row {row}: {}", error(row));
         }
     }
 

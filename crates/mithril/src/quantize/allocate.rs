@@ -2,11 +2,11 @@
 
 use super::Target;
 use super::report::{ReferenceReport, decibels};
-use super::weights::{Spread, energy};
+use super::weights::{Spread, energy, row_factors};
 use crate::Error;
 use mithril_codec::ecq::BLOCK_SYMBOLS;
 use mithril_codec::quantize::reference::Reference;
-use mithril_codec::quantize::{Grid, quantize};
+use mithril_codec::quantize::{Grid, quantize_rows};
 
 /// A matrix that is to be quantised, and a sample of it.
 pub(super) struct Candidate {
@@ -18,6 +18,8 @@ pub(super) struct Candidate {
     pub(super) spread: Spread,
     /// How much its error counts.
     pub(super) sensitivity: f64,
+    /// Whether its rows have steps of their own.
+    pub(super) has_row_steps: bool,
 }
 
 /// What a block takes beyond the bits of its symbols: header, offset, and of each lane's state the half that says nothing.
@@ -26,7 +28,26 @@ const BLOCK_OVERHEAD_BITS: f64 = 62.0 * 8.0;
 /// What a matrix takes besides: header, table, levels, scale.
 const MATRIX_OVERHEAD_BITS: f64 = 140.0 * 8.0;
 
+/// Bits that the scale of a row takes.
+const ROW_BITS: f64 = 32.0;
+
+/// Whether the rows of a matrix get steps of their own when a size is wanted: where that costs at most a tenth of a bit, and
+/// not in tables with many more rows than columns, such as embeddings, whose rows are not outputs of one layer.
+pub(super) fn wants_row_steps(target: Target, (rows, columns): (usize, usize)) -> bool {
+    let is_size = matches!(target, Target::BitsPerWeight(bits) if bits >= 2.5);
+    is_size && columns as f64 >= 10.0 * ROW_BITS && rows <= 6 * columns
+}
+
 impl Candidate {
+    /// The steps of some of its rows, which are given.
+    pub(super) fn steps(&self, step: f32, weights: &[f32]) -> Vec<f32> {
+        if !self.has_row_steps {
+            return vec![step];
+        }
+        let factors = row_factors(weights, self.size.1, self.spread);
+        factors.into_iter().map(|factor| step * factor).collect()
+    }
+
     pub(super) fn n_weights(&self) -> f64 {
         self.size.0 as f64 * self.size.1 as f64
     }
@@ -48,8 +69,9 @@ impl Candidate {
             Grid::Halves6 => ratio > 0.06 && ratio < 0.6,
             Grid::Zero8 => ratio < 0.25,
         };
+        let steps = self.steps(step, &self.sample);
         let measure = |grid: Grid| {
-            let quantised = quantize(grid, step, self.spread.outlier, self.size.1, &self.sample);
+            let quantised = quantize_rows(grid, &steps, self.spread.outlier, self.size.1, &self.sample);
             let relative_error = quantised.squared_error / quantised.energy.max(1e-300);
             Measure { grid, bits_per_weight: quantised.bits / n, relative_error }
         };
@@ -63,7 +85,8 @@ impl Candidate {
         // Padding repeats the most frequent symbol, at about 1.5 bits, above low bits.
         let low_bits = f64::from(best.grid.bits() - 4);
         let padding = (rows * (padded - columns)) as f64 * (1.5 + low_bits);
-        let overhead = n_blocks * BLOCK_OVERHEAD_BITS + MATRIX_OVERHEAD_BITS + padding;
+        let scales = if self.has_row_steps { ROW_BITS * rows as f64 } else { 0.0 };
+        let overhead = n_blocks * BLOCK_OVERHEAD_BITS + MATRIX_OVERHEAD_BITS + padding + scales;
         best.bits_per_weight += overhead / self.n_weights();
         best
     }

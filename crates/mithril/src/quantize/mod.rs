@@ -4,6 +4,10 @@
 //! standard deviation. Steps in that proportion make all relative errors equal, which is what water-filling gives for the
 //! mean relative error. Sensitivities, or second moments of the inputs of each layer, shift it.
 //!
+//! For a target of error, a tensor has one step: that is best for its weights. For a target of size, from 2.5 bits on, the
+//! rows of a layer have steps in proportion to their own deviation, at 32 bits each: an equal relative error of every output
+//! is better for the model, though a little worse for the weights. Tables of embeddings and narrow matrices have one.
+//!
 //! What does not fit the rule is told by name. A tensor with NaN or infinite weights, with none but zeros, or of which more
 //! than 1 in 32 weights are beyond the levels, stays as it is. A weight more than 128 times as large as 31 in 32 others is
 //! an outlier: it is kept as an escape, and counts neither for the step nor in the error that is told.

@@ -100,3 +100,17 @@ pub(super) const NO_NUMBERS: &str = "it has weights that are no numbers";
 pub(super) fn energy(weights: &[f32], outlier: f32) -> f64 {
     weights.iter().filter(|weight| weight.abs() <= outlier).map(|&w| f64::from(w) * f64::from(w)).sum()
 }
+
+/// How far the scale of a row may be from that of its matrix: rows of zeros, or of one weight, need no scale of their own.
+const ROW_FACTORS: (f32, f32) = (1.0 / 16.0, 16.0);
+
+/// Root mean square of every row, apart from outliers, in deviations of its matrix.
+pub(super) fn row_factors(weights: &[f32], columns: usize, spread: Spread) -> Vec<f32> {
+    #[expect(clippy::cast_possible_truncation, reason = "a factor is a single")]
+    let factor = |row: &[f32]| {
+        let n_within = row.iter().filter(|weight| weight.abs() <= spread.outlier).count().max(1);
+        let deviation = (energy(row, spread.outlier) / n_within as f64).sqrt() as f32;
+        (deviation / spread.deviation).clamp(ROW_FACTORS.0, ROW_FACTORS.1)
+    };
+    weights.chunks_exact(columns).map(factor).collect()
+}

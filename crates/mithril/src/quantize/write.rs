@@ -1,6 +1,6 @@
 //! A repository of floats to an entropy-coded file.
 
-use super::allocate::{Candidate, measure_reference, relative_step};
+use super::allocate::{Candidate, measure_reference, relative_step, wants_row_steps};
 use super::report::{QuantizeReport, TensorOutcome, TensorReport, decibels};
 use super::weights::{NO_NUMBERS, Spread, matrix_of, sample, singles};
 use super::{QuantizeOptions, Reference, Target};
@@ -12,7 +12,7 @@ use crate::pipeline::tasks::{self, Budget};
 use crate::{Dtype, Error};
 use mithril_codec::ecq::Coding;
 use mithril_codec::quantised::Layout;
-use mithril_codec::quantize::quantize as quantize_matrix;
+use mithril_codec::quantize::quantize_rows;
 use mithril_format::ecq::{LEVELS, SCALES, SideSum, metadata};
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
@@ -192,7 +192,8 @@ fn sort(repository: &Repository, options: &QuantizeOptions) -> Result<Sorted, Er
         if let Some(calibration) = &calibration {
             sensitivity *= input_sensitivity(calibration, name, size.1, &sample)?;
         }
-        candidates.push(Candidate { idx, size, sample, spread, sensitivity });
+        let has_row_steps = wants_row_steps(options.target, size);
+        candidates.push(Candidate { idx, size, sample, spread, sensitivity, has_row_steps });
     }
     Ok(Sorted { candidates, kept, refused })
 }
@@ -270,14 +271,15 @@ impl Job<'_> {
         }
         let step = candidate.step(self.relative);
         let grid = candidate.measure(step).grid;
-        let quantised = quantize_matrix(grid, step, candidate.spread.outlier, columns, &weights);
+        let steps = candidate.steps(step, &weights);
+        let quantised = quantize_rows(grid, &steps, candidate.spread.outlier, columns, &weights);
         // The format counts escapes of a block in 16 bits.
         if quantised.escapes.len() > weights.len() / 32 {
             return Ok((report(TensorOutcome::Kept("too many of its weights are outliers")), 0));
         }
         let name = stem(&tensor.name);
         let levels: Vec<u8> = quantised.levels.iter().map(|level| level.cast_unsigned()).collect();
-        let scales = quantised.scale.to_le_bytes().to_vec();
+        let scales: Vec<u8> = quantised.scales.iter().flat_map(|scale| scale.to_le_bytes()).collect();
         let plan = MatrixPlan {
             layout: Layout::Levels,
             bits: grid.bits(),

@@ -49,10 +49,16 @@ fn run(folder: &Folder, out: &str, options: &QuantizeOptions) -> Result<Quantize
 
 #[test]
 fn the_error_is_in_the_header_and_true() {
-    let folder = Folder::new("quantize-error");
-    let tensors = model(&folder);
-    let report = run(&folder, "out", &QuantizeOptions::new(Target::SnrDb(20.0))).unwrap();
+    let report = check_error("quantize-error", Target::SnrDb(20.0));
     assert!((19.8..20.4).contains(&report.snr_db), "{} dB", report.snr_db);
+    // Rows with scales of their own.
+    check_error("quantize-error-of-rows", Target::BitsPerWeight(3.8));
+}
+
+fn check_error(test: &str, target: Target) -> QuantizeReport {
+    let folder = Folder::new(test);
+    let tensors = model(&folder);
+    let report = run(&folder, "out", &QuantizeOptions::new(target)).unwrap();
     let file = EcqFile::open(&folder.join("out/model.safetensors")).unwrap().unwrap();
     let block: serde_json::Value = serde_json::from_str(&file.metadata()["quantization"]).unwrap();
     assert_eq!((&block["type"], &block["lossy"]), (&"entropy_coded".into(), &true.into()));
@@ -78,6 +84,51 @@ fn the_error_is_in_the_header_and_true() {
         let TensorOutcome::Quantised { snr_db, .. } = told.outcome else { panic!("{told:?}") };
         let measured = -10.0 * (error / energy).log10();
         assert!((measured - snr_db).abs() < 0.01, "`{}`: {measured} dB, told {snr_db}", tensor.name);
+    }
+    report
+}
+
+#[test]
+fn rows_have_scales_of_their_own_where_a_size_is_wanted() {
+    let folder = Folder::new("quantize-rows");
+    // The last row of each is an eighth as large as the others, and the first is zero.
+    let matrix = |rows: usize, columns: usize| {
+        let mut matrix = weights(5, rows * columns, 1.0);
+        matrix[..columns].fill(0.0);
+        matrix[(rows - 1) * columns..].iter_mut().for_each(|weight| *weight *= 0.125);
+        matrix
+    };
+    let list = [
+        ("layer.weight".to_owned(), "F32", vec![100, 384], bytes(&matrix(100, 384))),
+        ("narrow.weight".to_owned(), "F32", vec![100, 64], bytes(&matrix(100, 64))),
+        ("table.weight".to_owned(), "F32", vec![4000, 384], bytes(&matrix(4000, 384))),
+    ];
+    folder.write("model/model.safetensors", &safetensors_of(&list));
+    for (out, target, n_scales) in [
+        ("size", Target::BitsPerWeight(4.0), 100),
+        ("error", Target::SnrDb(22.0), 1),
+        ("small", Target::BitsPerWeight(2.0), 1),
+    ] {
+        run(&folder, out, &QuantizeOptions::new(target)).unwrap();
+        let file = EcqFile::open(&folder.join(out).join("model.safetensors")).unwrap().unwrap();
+        let n = |name: &str| file.find(name).unwrap().shape[0];
+        assert_eq!((n("layer.scales"), n("narrow.scales"), n("table.scales")), (n_scales, 1, 1), "{out}");
+        let back = folder.join(&format!("{out}-back"));
+        dequantize(&folder.join(out), OutputDirectory::create(&back, false).unwrap(), &|_| ()).unwrap();
+        let read = std::fs::read(back.join("model.safetensors")).unwrap();
+        let layer = safetensors::tensors(&read, read.len() as u64).unwrap();
+        let layer = layer.iter().find(|tensor| tensor.name == "layer.weight").unwrap();
+        let decoded = &read[layer.bytes.start as usize..layer.bytes.end as usize];
+        let decoded: Vec<f32> =
+            decoded.as_chunks().0.iter().map(|bytes| f32::from_le_bytes(*bytes)).collect();
+        let original = matrix(100, 384);
+        let error = |row: usize| {
+            let (was, is) = (&original[384 * row..][..384], &decoded[384 * row..][..384]);
+            let energy: f32 = was.iter().map(|was| was * was).sum();
+            was.iter().zip(is).map(|(was, is)| (was - is).powi(2)).sum::<f32>() / energy
+        };
+        let is_equal = error(99) < 2.0 * error(50);
+        assert_eq!(is_equal, n_scales > 1, "{out}: {} and {}", error(99), error(50));
     }
 }
 
