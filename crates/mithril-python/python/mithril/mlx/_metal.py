@@ -1,7 +1,7 @@
-"""Coded levels times a vector in one Metal kernel, for devices that have Metal.
+"""Coded matrices decoded, and coded levels times a vector, by kernels for devices that have Metal.
 
-Its arithmetic is tested everywhere, through the same source compiled for the host (`tests/test_metal.py`); on a device it
-was never run.
+Their arithmetic is tested everywhere, through the same sources compiled for the host (`tests/test_metal.py`); on a device
+they were never run.
 """
 
 from __future__ import annotations
@@ -13,34 +13,36 @@ from typing import Any
 
 import numpy as np
 
-from mithril._mithril import CodedMatrix, CorruptError
+from mithril._mithril import CodedMatrix, CorruptError, QuantisedMatrix
 
-INPUTS = ("params", "blocks", "data", "low", "slots", "factors")
+DECODE_INPUTS = ("params", "blocks", "data", "low", "slots")
+DECODE_OUTPUTS = ("codes", "faults")
+INPUTS = (*DECODE_INPUTS, "factors")
 OUTPUTS = ("sums", "faults")
 
-_HEADER_LEN = 64
 _LEVELS_LAYOUT = 5
+_BF16_LAYOUT = 6
 
 
-def source() -> str:
-    """The body of the kernel, for `mx.fast.metal_kernel`."""
-    return (Path(__file__).parent / "ecq_gemv.metal").read_text()
+def source(name: str = "ecq_gemv") -> str:
+    """The body of a kernel, for `mx.fast.metal_kernel`: `ecq_gemv` or `ecq_decode`."""
+    return (Path(__file__).parent / f"{name}.metal").read_text()
 
 
-class Levels:
-    """A matrix of levels as the kernel takes it."""
+class Codes:
+    """A matrix of codes of at most eight bits as kernels take it."""
 
     def __init__(self, parts: Mapping[str, bytes]) -> None:
         """Takes the tensors of a matrix by their names without that of the matrix, and checks all of them."""
-        # The CPU's reader refuses whatever does not fit; what is read below is what it has seen.
-        CodedMatrix.from_parts(parts)
         data = np.frombuffer(parts["compressed"], np.uint8)
-        if data[5] != _LEVELS_LAYOUT:
-            raise ValueError("only levels, as `mithril quantize` makes them, have a kernel")
+        # The CPU's readers refuse whatever does not fit; what is read below is what they have seen.
+        is_own = data.size > 5 and data[5] in (_LEVELS_LAYOUT, _BF16_LAYOUT)
+        (CodedMatrix if is_own else QuantisedMatrix).from_parts(parts)
+        if data[5] == _BF16_LAYOUT:
+            raise ValueError("codes of bf16 weights have more than eight bits, and no kernel")
         rows, columns = (int(n) for n in data[8:24].view(np.uint64))
         per_block = int(data[24:28].view(np.uint32)[0])
         self.rows, self.columns, self.padded = rows, columns, -(-columns // 64) * 64
-        self.levels = np.frombuffer(parts["levels"], np.int8)
         low_bits = int(data[48])
         low = np.frombuffer(parts.get("low_bits", b"") or b"\0", np.uint8)
         slots = _slots(np.frombuffer(parts["freq"], np.uint8).reshape(-1, 16))
@@ -50,12 +52,56 @@ class Levels:
             for at, (start, end) in enumerate(pairwise(offsets))
         ]
         self.arrays: dict[str, np.ndarray[Any, Any]] = {
-            "params": np.array([self.padded, low_bits, rows, data.size, low.size, slots.size], np.uint32),
+            "params": np.array([self.padded, low_bits, rows, data.size, low.size, slots.size, columns], np.uint32),
             "blocks": np.array(blocks, np.uint32).reshape(-1),
             "data": data,
             "low": low,
             "slots": slots,
         }
+
+    def decode(self) -> np.ndarray[Any, Any]:
+        """All codes, by a device with Metal."""
+        shape = (self.rows, self.columns)
+        return self._run("ecq_decode", self.arrays, DECODE_INPUTS, DECODE_OUTPUTS, shape, "uint8")
+
+    def _run(
+        self,
+        name: str,
+        arrays: Mapping[str, np.ndarray[Any, Any]],
+        inputs: tuple[str, ...],
+        outputs: tuple[str, ...],
+        shape: tuple[int, ...],
+        dtype: str,
+    ) -> np.ndarray[Any, Any]:
+        import mlx.core as mx
+
+        if not mx.metal.is_available():
+            raise RuntimeError("there is no Metal here")
+        kernel: Any = mx.fast.metal_kernel(
+            name=f"mithril_{name}", input_names=list(inputs), output_names=list(outputs), source=source(name)
+        )
+        n_blocks = self.arrays["blocks"].size // 8
+        values, faults = kernel(
+            inputs=[mx.array(arrays[name]) for name in inputs],
+            grid=(32 * n_blocks, 1, 1),
+            threadgroup=(32, 1, 1),
+            output_shapes=[shape, (n_blocks,)],
+            output_dtypes=[getattr(mx, dtype), mx.uint32],
+        )
+        if np.array(faults).any():
+            raise CorruptError("a block's stream does not end where its symbols do")
+        return np.array(values)
+
+
+class Levels(Codes):
+    """A matrix of levels, which are multiplied on the way."""
+
+    def __init__(self, parts: Mapping[str, bytes]) -> None:
+        """As for codes; only levels, as `mithril quantize` makes them, are taken."""
+        super().__init__(parts)
+        if self.arrays["data"][5] != _LEVELS_LAYOUT:
+            raise ValueError("only levels, as `mithril quantize` makes them, have a kernel that multiplies")
+        self.levels = np.frombuffer(parts["levels"], np.int8)
 
     def factors(self, x: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
         """Levels and activations as the kernel takes them."""
@@ -68,25 +114,8 @@ class Levels:
 
     def product(self, x: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
         """Sums of levels times activations, one for every row, by a device with Metal."""
-        import mlx.core as mx
-
-        if not mx.metal.is_available():
-            raise RuntimeError("there is no Metal here")
-        kernel: Any = mx.fast.metal_kernel(
-            name="mithril_ecq_gemv", input_names=list(INPUTS), output_names=list(OUTPUTS), source=source()
-        )
         arrays = {**self.arrays, "factors": self.factors(x)}
-        n_blocks = self.arrays["blocks"].size // 8
-        sums, faults = kernel(
-            inputs=[mx.array(arrays[name]) for name in INPUTS],
-            grid=(32 * n_blocks, 1, 1),
-            threadgroup=(32, 1, 1),
-            output_shapes=[(self.rows,), (n_blocks,)],
-            output_dtypes=[mx.int32, mx.uint32],
-        )
-        if np.array(faults).any():
-            raise CorruptError("a block's stream does not end where its symbols do")
-        return np.array(sums)
+        return self._run("ecq_gemv", arrays, INPUTS, OUTPUTS, (self.rows,), "int32")
 
 
 def _block(data: np.ndarray[Any, Any], start: int, end: int, first_row: int, n_rows: int) -> list[int]:
