@@ -96,7 +96,7 @@ pub(super) fn search(
     // A smaller pool is better for few samples, a larger one for many.
     to_try.extend([3, 12].map(|pool_ratio| Parameters { k, d, pool_ratio, ..usual }));
     if given.0.is_none() {
-        to_try.extend([200, 1500].map(|k| Parameters { k, d, pool_ratio: 3, ..usual }));
+        to_try.extend([200, 2000].map(|k| Parameters { k, d, pool_ratio: 3, ..usual }));
     }
     if given.1.is_none() {
         to_try.push(Parameters { k, d: 6, ..usual });
