@@ -311,6 +311,11 @@ def test_a_latest_that_cannot_be_read_is_not_passed_over(tmp_path: Path) -> None
         assert ours.latest(tmp_path) == tmp_path / "step_1"
 
 
+def test_a_checkpoint_may_be_called_latest(tmp_path: Path) -> None:
+    save(tmp_path / "latest", numbers())
+    assert ours.latest(tmp_path) == tmp_path / "latest"
+
+
 # In the background
 
 

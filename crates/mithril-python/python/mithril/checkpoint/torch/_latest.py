@@ -53,6 +53,9 @@ def latest(root: PathLike) -> Path | str:
 
 def _named(directory: Place) -> Place | None:
     """What the file `latest` names, if that is there."""
+    if directory.is_local and not os.path.isfile(os.path.join(directory.text, _LATEST)):
+        # A checkpoint may have that name.
+        return None
     try:
         name = directory.storage.get(_LATEST, 4096).decode().strip()
     except StorageError:
