@@ -63,8 +63,8 @@ impl Avx2 {
 /// How far ahead of a class's next symbol memory is fetched.
 const AHEAD: usize = 384;
 
-/// Writes the first `n` bytes of a register to the front of `out`. A whole register is stored where there is room: a
-/// store under a mask takes several times as long.
+/// Writes the first `n` bytes of a register to the front of `out`, and whatever follows them where there is room for a
+/// whole register.
 #[inline]
 #[target_feature(enable = "avx512f,avx512bw,bmi2")]
 fn store_first(out: &mut [u8], n: usize, vector: __m512i) {
@@ -96,7 +96,7 @@ fn expand_rows(
             let mut group = _mm512_setzero_si512();
             for (&mask, at) in masks.iter().zip(&mut *next) {
                 let symbols = load_wide(bucketed[*at..].first_chunk().expect("slack behind the buckets"));
-                // More streams than hardware foresees, and the second-level cache does not hold all buckets.
+                // More streams than hardware foresees, and they may have left the first-level cache.
                 _mm_prefetch::<_MM_HINT_T0>(bucketed.as_ptr().wrapping_add(*at + AHEAD).cast());
                 group = _mm512_or_si512(group, _mm512_maskz_expand_epi8(mask, symbols));
                 *at += mask.count_ones() as usize;
