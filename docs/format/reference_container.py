@@ -8,6 +8,7 @@ program; this file is the part that knows containers.
 from __future__ import annotations
 
 import hashlib
+import math
 import json
 import struct
 from collections.abc import Callable
@@ -38,7 +39,7 @@ RECORD_MAGIC = b"MCKE"
 PROLOGUE_LEN = 24
 FOOTER_LEN = 84
 FULL, REF, COPY, DELTA, DERIVED = range(5)
-GLUE, DIGEST, BASE_NAME = 0x10, 0x20, 0x40
+GLUE, DIGEST, BASE_NAME, STEP = 0x10, 0x20, 0x40, 0x80
 LINK_RECORDS = 2
 
 # ---- 10. Limits and reserved values ----
@@ -273,6 +274,15 @@ def read_header(data: bytes, footer: Footer, index: bytes) -> dict[str, object]:
 
 
 @dataclass
+class Step:
+    """The step of section 6.1."""
+
+    moments: list[int]
+    base_moments: list[bytes]
+    factors: list[int]
+
+
+@dataclass
 class Entry:
     """Section 4.3."""
 
@@ -287,6 +297,7 @@ class Entry:
     base: bytes | None = None
     base_name: str | None = None
     target: int | None = None
+    step: Step | None = None
     frame_len: int = 0
     frame_checksum: int = 0
     record_offset: int = field(default=0, compare=False)
@@ -323,7 +334,7 @@ def read_entry(r: Reader) -> Entry:
     """Section 4.3."""
     tag = r.u8()
     kind = tag & 0x0F
-    if kind > DERIVED or tag & 0x80:
+    if kind > DERIVED or tag & STEP and kind != DELTA:
         raise Unsupported(f"entry tag {tag:#04x}")
     name = read_name(r)
     dtype = r.u8()
@@ -349,6 +360,10 @@ def read_entry(r: Reader) -> Entry:
         entry.base = r.take(32)
     if tag & BASE_NAME:
         entry.base_name = read_name(r)
+    if tag & STEP:
+        moments = [read_number(r) for _ in range(2)]
+        base_moments = [r.take(32) for _ in range(2)]
+        entry.step = Step(moments, base_moments, [r.u32() for _ in range(3)])
     if kind in (REF, DERIVED):
         entry.target = read_number(r)
     if kind == DERIVED and (rounding := r.u8()) != 0:
@@ -368,6 +383,8 @@ def check_links(entries: list[Entry]) -> None:
         if entry.glue:
             fits = i == 0 and entry.kind == FULL and entry.name == ""
             require(fits and entry.glue_before == 0, "glue")
+        if entry.step is not None:
+            check_moments(entry, entries)
         if entry.target is None:
             continue
         require(entry.target < len(entries), "a target that is not there")
@@ -382,6 +399,18 @@ def check_links(entries: list[Entry]) -> None:
             require(DTYPES[target.dtype][0] == "F32", "derived from no F32")
             require(target.kind in (FULL, COPY, DELTA), "derived from a link")
             require(target.raw_len == 2 * entry.raw_len, "derived from other bytes")
+
+
+def check_moments(entry: Entry, entries: list[Entry]) -> None:
+    assert entry.step is not None
+    require(DTYPES[entry.dtype][0] == "F32", "a step of no F32")
+    for number in entry.step.moments:
+        require(number < len(entries), "a moment that is not there")
+        moment = entries[number]
+        require(not moment.glue and moment.step is None, "a moment that is none")
+        require(moment.kind in (FULL, COPY, DELTA), "a moment that is a link")
+        require(DTYPES[moment.dtype][0] == "F32", "a moment of no F32")
+        require(moment.raw_len == entry.raw_len, "a moment of another length")
 
 
 def read_index(raw: bytes) -> list[Entry]:
@@ -447,7 +476,7 @@ def check_record(data: bytes, number: int, entries: list[Entry]) -> None:
         link = r.take(len(link_fields(entry, entry.target)))
     body = between[: r.at]
     require(r.number(8) == checksum(body), "record_checksum")
-    tag = entry.kind | (GLUE if entry.glue else 0)
+    tag = entry.kind | (GLUE if entry.glue else 0) | (STEP if entry.step else 0)
     require(fields == (number, tag, 0), "a record of another entry")
     require(name == entry.name.encode(), "a record of another name")
     require(not any(r.rest()), "padding that is not zero")
@@ -473,16 +502,30 @@ class Container:
 
     def base(self, entry: Entry) -> bytes:
         assert entry.base is not None
-        raw = self.bases.get(entry.base)
-        if raw is None or len(raw) != entry.raw_len:
-            raise BaseMissing(f"no base tensor with the digest {entry.base.hex()}")
+        return self.base_tensor(entry.base, entry.raw_len)
+
+    def base_tensor(self, digest: bytes, raw_len: int) -> bytes:
+        raw = self.bases.get(digest)
+        if raw is None or len(raw) != raw_len:
+            raise BaseMissing(f"no base tensor with the digest {digest.hex()}")
         return raw
+
+    def stepped(self, entry: Entry) -> bytes:
+        """Section 6.1: the base tensor behind its step."""
+        assert entry.step is not None
+        before = [self.base_tensor(d, entry.raw_len) for d in entry.step.base_moments]
+        behind = [self.raw(number) for number in entry.step.moments]
+        return move(self.base(entry), [*before, *behind], entry.step.factors)
 
     def frame(self, entry: Entry) -> bytes:
         coded = self.data[entry.frame_offset : entry.frame_offset + entry.frame_len]
         named = read_frame_header(Reader(coded)).base_digest
-        require(named == entry.base, "a frame of another base")
-        base = self.base(entry) if entry.kind == DELTA else None
+        if entry.step is not None:
+            require(named is not None, "a frame without a base")
+            base = self.stepped(entry)
+        else:
+            require(named == entry.base, "a frame of another base")
+            base = self.base(entry) if entry.kind == DELTA else None
         frame: Frame = decode_frame(coded, base)
         require(frame.dtype == DTYPES[entry.dtype][0], "a frame of another dtype")
         require(frame.shape in (None, entry.shape), "a frame of another shape")
@@ -514,6 +557,34 @@ def open_container(data: bytes, bases: Bases | None = None) -> Container:
     place_frames(entries, footer)
     header = read_header(data, footer, index)
     return Container(data, header, entries, bases or {})
+
+
+# ---- 6.1 Steps ----
+
+SMALLEST, LARGEST = 2.0**-126, (2.0 - 2.0**-23) * 2.0**127
+
+
+def values(raw: bytes) -> list[float]:
+    """F32 elements; those without an exponent count as zero."""
+    numbers = struct.unpack(f"<{len(raw) // 4}f", raw)
+    return [x if abs(x) >= SMALLEST or x != x else 0.0 for x in numbers]
+
+
+def update(first: float, second: float) -> float:
+    if second < 0.0:
+        return math.nan
+    return first / (math.sqrt(second) + 1e-8)
+
+
+def move(weights: bytes, moments: list[bytes], factors: list[int]) -> bytes:
+    a, b, c = values(struct.pack("<3I", *factors))
+    out = bytearray(weights)
+    elements = zip(values(weights), *map(values, moments), strict=True)
+    for i, (w, m0, v0, m1, v1) in enumerate(elements):
+        moved = w + c * w + a * update(m0, v0) + b * update(m1, v1)
+        if SMALLEST <= abs(moved) <= LARGEST:
+            struct.pack_into("<f", out, 4 * i, moved)
+    return bytes(out)
 
 
 # ---- 7. Rounding ----

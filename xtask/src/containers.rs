@@ -23,6 +23,9 @@ pub(crate) struct Golden {
 /// All golden containers. Their contents never change: new data is a new container.
 pub(crate) fn all() -> Result<Vec<Golden>, Failure> {
     let base = digests_aligned_4096()?;
+    let before = optimiser("moments", Bases::none(), &[])?;
+    let model = Model::open("moments", Box::new(before.container.clone()), Bases::none())?;
+    let stepped = optimiser("steps", Bases::new([model]), &["v0_1_0_moments.mckp"])?;
     Ok(vec![
         packed("safetensors_odd", odd_file(), PackOptions::default().with_name("odd.safetensors"))?,
         packed(
@@ -44,6 +47,8 @@ pub(crate) fn all() -> Result<Vec<Golden>, Failure> {
         Golden { name: "recorded_copies", ..copies(&base)? },
         derived_from_a_reference()?,
         base,
+        before,
+        stepped,
     ])
 }
 
@@ -233,6 +238,59 @@ fn copies(base: &Golden) -> Result<Golden, Failure> {
     let container = writer.finish()?.writer;
     let restored = [raw(4)?, vec![1, 2, 3, 4], raw(9)?, to_bf16(&raw(9)?), raw(4)?].concat();
     Ok(Golden { name: "copies", container, restored, bases: &["v0_1_0_digests_aligned_4096.mckp"] })
+}
+
+/// A training state before or behind a step of Adam: weights, moments, and the rounding of the weights.
+fn optimiser(
+    name: &'static str,
+    bases: Bases,
+    base_names: &'static [&'static str],
+) -> Result<Golden, Failure> {
+    let has_base = !base_names.is_empty();
+    let mut random = Random::new(77);
+    let mut state = [(); 3].map(|()| Vec::new());
+    for _ in 0..700 {
+        let mut number =
+            || f64::from(u32::try_from(random.next() >> 7).unwrap_or(0)) / f64::from(1 << 24) - 0.5;
+        let (mut weight, mut first, mut second) = (0.1 * number(), 1e-3 * number(), 1e-6 * (0.6 + number()));
+        let gradient = 1e-3 * number();
+        if has_base {
+            first = 0.9 * first + 0.1 * gradient;
+            second = 0.95 * second + 0.05 * gradient * gradient;
+            weight -= 1e-3 * first / (second.sqrt() + 1e-8) + 1e-4 * weight;
+        }
+        #[expect(clippy::cast_possible_truncation, reason = "a state of F32")]
+        let numbers = [weight as f32, first as f32, second as f32];
+        state.iter_mut().zip(numbers).for_each(|(bytes, number)| bytes.extend(number.to_le_bytes()));
+    }
+    // Numbers that no step moves.
+    for (i, bits) in [0x7fc0_0001_u32, 0xff80_0000, 0x0000_0001, 0x8000_0000].into_iter().enumerate() {
+        state[i % 3][40 * i..][..4].copy_from_slice(&bits.to_le_bytes());
+    }
+    let narrow = to_bf16(&state[0]);
+    let tensors = [
+        ("exp_avg.w", "F32", &state[1]),
+        ("master.w", "F32", &state[0]),
+        ("exp_avg_sq.w", "F32", &state[2]),
+        ("model.w", "BF16", &narrow),
+    ];
+    let (mut data, mut entries) = (Vec::new(), Vec::new());
+    for (name, dtype, raw) in tensors {
+        let (start, end) = (data.len(), data.len() + raw.len());
+        entries
+            .push(format!(r#""{name}":{{"dtype":"{dtype}","shape":[700],"data_offsets":[{start},{end}]}}"#));
+        data.extend(raw);
+    }
+    let file = safetensors(&format!("{{{}}}", entries.join(",")), &data);
+    let mut options =
+        PackOptions::default().with_digests(true).with_bases(bases).with_name("state.safetensors");
+    options.from_moments = true;
+    let (container, _) = pack(&file, Vec::new(), &options, &|_| ())?;
+    let reader = mithril::container::Reader::open(container.clone())?;
+    if reader.entries().iter().any(|entry| entry.step().is_some()) != has_base {
+        return Err("not the entries that this golden file is for".into());
+    }
+    Ok(Golden { name, container, restored: file, bases: base_names })
 }
 
 /// The base after a little training: most of its tensors as deltas, some as copies, one under another name.

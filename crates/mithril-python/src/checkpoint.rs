@@ -46,7 +46,7 @@ struct Tensor {
 }
 
 /// How a store compresses, chains and keeps: deltas, fields, level, effort, threads, depth, restore cost, and the newest,
-/// every n-th and named checkpoints that are kept.
+/// every n-th and named checkpoints that are kept; whether weights start where their moments say.
 #[derive(FromPyObject)]
 pub(crate) struct Config(
     bool,
@@ -59,14 +59,17 @@ pub(crate) struct Config(
     Option<usize>,
     Option<u64>,
     Vec<String>,
+    bool,
 );
 
 impl Config {
     fn build(self) -> PyResult<CompressorConfig> {
-        let Self(delta, grouping, level, effort, threads, depth, cost, keep_last, keep_every, keep) = self;
+        let Self(delta, grouping, level, effort, threads, depth, cost, keep_last, keep_every, keep, moments) =
+            self;
         let mut config = CompressorConfig::default()
             .with_delta(delta)
             .with_byte_grouping(grouping)
+            .with_from_moments(moments)
             .with_effort(options::effort(effort.as_deref())?)
             .with_threads(options::threads(threads)?)
             .with_chain(depth, cost);

@@ -1,7 +1,7 @@
 //! Sizes and speeds of a checkpoint store on two states of a training run, beside a copy and a raw write of the same bytes.
 //!
 //! ```sh
-//! cargo run --release -p mithril --example store_figures -- DIRECTORY STATE BASE [EFFORT...]
+//! cargo run --release -p mithril --example store_figures -- DIRECTORY STATE BASE [EFFORT...] [from-moments]
 //! cargo run --release -p mithril --example store_figures -- DIRECTORY chain STATE...   # oldest first
 //! ```
 //! States are safetensors files as `tools/train_small.py` writes them. Prints one line of JSON for the weights (`model.*`)
@@ -37,11 +37,14 @@ fn main() -> Outcome<()> {
                 [] => vec![Effort::Fast, Effort::Balanced, Effort::Max],
                 names => names.iter().filter_map(|name| Effort::from_name(name)).collect(),
             };
+            let from_moments = arguments.last().is_some_and(|word| word == "from-moments");
             let (state, base) = (read(state)?, read(base)?);
             for (what, state, base) in [("weights", weights(&state), weights(&base)), ("state", state, base)]
             {
                 for &effort in &efforts {
-                    pair(Path::new(directory), what, effort, &state, &base)?;
+                    let config = CompressorConfig::default().with_effort(effort).with_threads(1);
+                    let config = config.with_from_moments(from_moments);
+                    pair(Path::new(directory), what, &config, &state, &base)?;
                 }
             }
             Ok(())
@@ -69,8 +72,14 @@ fn weights(state: &Checkpoint) -> Checkpoint {
     weights
 }
 
-fn pair(directory: &Path, what: &str, effort: Effort, state: &Checkpoint, base: &Checkpoint) -> Outcome<()> {
-    let config = CompressorConfig::default().with_effort(effort).with_threads(1);
+fn pair(
+    directory: &Path,
+    what: &str,
+    config: &CompressorConfig,
+    state: &Checkpoint,
+    base: &Checkpoint,
+) -> Outcome<()> {
+    let effort = config.effort;
     let store = |storage: Arc<dyn StorageBackend>| CheckpointCompressor::new(config.clone(), storage);
     let (mut save_full, mut save_delta) = (f64::INFINITY, f64::INFINITY);
     let mut last = None;
@@ -100,7 +109,7 @@ fn pair(directory: &Path, what: &str, effort: Effort, state: &Checkpoint, base: 
         role[1] += tensor.stored_len;
     }
     let report = serde_json::json!({
-        "what": what, "effort": effort.name(), "raw": state.raw_len(), "full": len_of(&full),
+        "what": what, "effort": effort.name(), "from_moments": config.from_moments, "raw": state.raw_len(), "full": len_of(&full),
         "delta": len_of(&delta), "roles": roles, "equal": equal_share(state, base),
         "restore_bytes": restore_len(&memory, "delta")?, "full_bytes": restore_len(&memory, "alone")?,
         "save_full": save_full, "save_delta": save_delta, "load_full": load_full, "load_delta": load_delta,

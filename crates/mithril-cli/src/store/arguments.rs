@@ -114,6 +114,10 @@ pub(crate) struct SaveArguments {
     /// Threads; 0 is one per core
     #[arg(long, default_value_t = 0, value_name = "N")]
     pub(crate) threads: usize,
+    /// Start the deltas of fp32 weights where the moments of their optimiser say that they went: smaller, but weights are
+    /// then not read without their moments
+    #[arg(long)]
+    pub(crate) from_moments: bool,
     /// Deltas that a tensor may be away from one that is stored in full
     #[arg(long, default_value_t = 8, value_name = "N")]
     pub(crate) max_depth: u32,

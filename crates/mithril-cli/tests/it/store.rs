@@ -65,6 +65,50 @@ fn a_run_is_saved_listed_restored_and_cleaned_up() {
 }
 
 #[test]
+fn weights_start_from_their_moments() {
+    let directory = Directory::new("store-moments");
+    let store = directory.path("store");
+    let wave = |i: u32, speed: f32| (i as f32 * speed).sin();
+    let state = |behind: bool| {
+        let mut tensors = [(); 3].map(|()| Vec::new());
+        for i in 0..4000 {
+            let (mut weight, mut first, second) =
+                (0.1 * wave(i, 0.7), 1e-3 * wave(i, 1.3), 1e-6 + 1e-7 * wave(i, 0.3));
+            if behind {
+                first = 0.9 * first + 1e-5 * wave(i, 2.9);
+                weight -= 1e-3 * first / (second.sqrt() + 1e-8);
+            }
+            let numbers = [weight, first, second];
+            tensors.iter_mut().zip(numbers).for_each(|(bytes, number)| bytes.extend(number.to_le_bytes()));
+        }
+        let entry = |name: &str, at: usize| {
+            format!(
+                r#""{name}":{{"dtype":"F32","shape":[4000],"data_offsets":[{},{}]}}"#,
+                16000 * at,
+                16000 * (at + 1)
+            )
+        };
+        let header = format!("{{{},{},{}}}", entry("w", 0), entry("exp_avg.w", 1), entry("exp_avg_sq.w", 2));
+        [&(header.len() as u64).to_le_bytes()[..], header.as_bytes(), &tensors.concat()].concat()
+    };
+    let (before, behind) = (
+        directory.write("before.safetensors", &state(false)),
+        directory.write("behind.safetensors", &state(true)),
+    );
+    let on_store = |arguments: &[&str]| run(&[&["store", &store], arguments].concat());
+    check_done(&on_store(&["save", "step_1", &before]));
+    let size = |key: &str, more: &[&str]| {
+        let save = [&["save", key, &behind, "--previous", "step_1", "--json"], more].concat();
+        json(&on_store(&save))["kinds"]["delta"]["stored_len"].as_u64().unwrap()
+    };
+    let (alone, from_moments) = (size("step_2", &[]), size("step_3", &["--from-moments"]));
+    assert!(from_moments + 4000 < alone, "{from_moments} and {alone} bytes");
+    let restored = directory.path("restored.safetensors");
+    check_done(&on_store(&["load", "step_3", "-o", &restored]));
+    assert_eq!(directory.read("restored.safetensors"), state(true));
+}
+
+#[test]
 fn several_files_and_retention() {
     let directory = Directory::new("store-files");
     let (base, tuned) = base_and_tuned(&directory);

@@ -55,6 +55,8 @@ pub enum Content {
         base: Digest,
         /// What the base calls it; nothing when it has the same name.
         base_name: Option<String>,
+        /// How the base tensor moves before the frame is decoded with it, if it does.
+        step: Option<Box<Step>>,
         /// Bytes of the frame.
         len: u64,
         /// Checksum of the frame's bytes.
@@ -67,6 +69,17 @@ pub enum Content {
         /// How it is rounded.
         rounding: Rounding,
     },
+}
+
+/// A step of an optimiser with two moments: where it brings a base tensor of F32 weights is known before the weights are.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Step {
+    /// Numbers of the entries that hold the first and the second moment behind the step.
+    pub moments: [usize; 2],
+    /// Digests of the base tensors that hold the moments before it.
+    pub base_moments: [Digest; 2],
+    /// The bits of three F32 factors: of the update by the moments before, by those behind, and of the weight itself.
+    pub factors: [u32; 3],
 }
 
 /// How a wider float becomes a narrower one.
@@ -153,6 +166,24 @@ impl Entry {
         }
     }
 
+    /// The step that its base makes first, if it does.
+    pub fn step(&self) -> Option<&Step> {
+        match &self.content {
+            Content::Delta { step, .. } => step.as_deref(),
+            _ => None,
+        }
+    }
+
+    /// Whether this tensor can be a moment of the step that the base of a tensor makes.
+    pub fn can_be_moment_of(&self, stepped: &Self) -> bool {
+        self.dtype == Dtype::F32
+            && stepped.dtype == Dtype::F32
+            && matches!(self.kind(), EntryKind::Full | EntryKind::Copy | EntryKind::Delta)
+            && self.step().is_none()
+            && !self.glue
+            && self.raw_len() == stepped.raw_len()
+    }
+
     /// Number of the entry that it gets its bytes from, if it is a reference or derived.
     pub fn target(&self) -> Option<usize> {
         match self.content {
@@ -215,7 +246,8 @@ pub(super) fn write_index(entries: &[Entry]) -> Vec<u8> {
             entry.kind().id()
                 | flag(entry.glue, entry_flags::GLUE)
                 | flag(entry.digest.is_some(), entry_flags::DIGEST)
-                | flag(base_name.is_some(), entry_flags::BASE_NAME),
+                | flag(base_name.is_some(), entry_flags::BASE_NAME)
+                | flag(entry.step().is_some(), entry_flags::STEP),
         );
         push_text(&entry.name, &mut out);
         out.push(entry.dtype.id());
@@ -238,6 +270,11 @@ pub(super) fn write_index(entries: &[Entry]) -> Vec<u8> {
                 number::push(*entry_idx as u64, &mut out);
                 out.push(rounding::NEAREST_EVEN);
             }
+        }
+        if let Some(step) = entry.step() {
+            step.moments.iter().for_each(|&entry_idx| number::push(entry_idx as u64, &mut out));
+            step.base_moments.iter().for_each(|digest| out.extend(digest.0));
+            step.factors.iter().for_each(|factor| out.extend(factor.to_le_bytes()));
         }
         if let Some((len, checksum)) = entry.frame() {
             number::push(len, &mut out);
@@ -290,8 +327,8 @@ fn check_links(entries: &[Entry], offset: u64) -> Result<(), FormatError> {
             Some(used) if used <= glue_len => used,
             _ => return corrupt("tensors that stand behind more glue than there is"),
         };
-        match entry.content {
-            Content::Ref { entry_idx: target_idx } => {
+        match &entry.content {
+            &Content::Ref { entry_idx: target_idx } => {
                 let Some(target) = entries[..entry_idx].get(target_idx) else {
                     return corrupt("a reference that does not point to an earlier tensor");
                 };
@@ -299,10 +336,17 @@ fn check_links(entries: &[Entry], offset: u64) -> Result<(), FormatError> {
                     return corrupt("a reference to something that has other bytes");
                 }
             }
-            Content::Derived { entry_idx: target_idx, .. }
+            &Content::Derived { entry_idx: target_idx, .. }
                 if !entries.get(target_idx).is_some_and(|target| entry.can_come_from(target)) =>
             {
                 return corrupt("a tensor derived from something that it is no rounding of");
+            }
+            Content::Delta { step: Some(step), .. }
+                if !step.moments.iter().all(|&moment_idx| {
+                    entries.get(moment_idx).is_some_and(|moment| moment.can_be_moment_of(entry))
+                }) =>
+            {
+                return corrupt("a step by something that is no moment of this tensor");
             }
             _ => {}
         }
@@ -373,7 +417,9 @@ impl<'a> IndexReader<'a> {
     fn entry(&mut self) -> Result<Entry, FormatError> {
         let tag = self.byte()?;
         let has = |flag: u8| tag & flag != 0;
-        let kind = EntryKind::from_id(tag & entry_kind::MASK).filter(|_| tag & !entry_flags::KNOWN == 0);
+        let kind = EntryKind::from_id(tag & entry_kind::MASK).filter(|&kind| {
+            tag & !entry_flags::KNOWN == 0 && (!has(entry_flags::STEP) || kind == EntryKind::Delta)
+        });
         let kind =
             kind.ok_or(FormatError::Unknown { what: "entry kind", id: u32::from(tag), offset: self.offset })?;
         let name = self.text()?;
@@ -412,8 +458,9 @@ impl<'a> IndexReader<'a> {
         let content = match (kind, base) {
             (EntryKind::Copy, Some(base)) => Content::Copy { base, base_name },
             (EntryKind::Delta, Some(base)) => {
+                let step = if has(entry_flags::STEP) { Some(Box::new(self.step()?)) } else { None };
                 let (len, checksum) = self.frame()?;
-                Content::Delta { base, base_name, len, checksum }
+                Content::Delta { base, base_name, step, len, checksum }
             }
             (EntryKind::Ref, _) => Content::Ref { entry_idx: self.index()? },
             (EntryKind::Derived, _) => {
@@ -432,6 +479,16 @@ impl<'a> IndexReader<'a> {
             }
         };
         Ok(Entry { name: name.to_owned(), dtype, shape, glue, glue_before, digest, content })
+    }
+
+    fn step(&mut self) -> Result<Step, FormatError> {
+        let moments = [self.index()?, self.index()?];
+        let base_moments = [Digest(self.array()?), Digest(self.array()?)];
+        let mut factors = [0; 3];
+        for factor in &mut factors {
+            *factor = u32::from_le_bytes(self.array()?);
+        }
+        Ok(Step { moments, base_moments, factors })
     }
 
     fn frame(&mut self) -> Result<(u64, u64), FormatError> {

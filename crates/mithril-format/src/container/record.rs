@@ -16,6 +16,8 @@ pub struct Record {
     pub glue: bool,
     /// Kind of the entry.
     pub kind: EntryKind,
+    /// Whether the base of the tensor makes a step, of which only the index tells.
+    pub steps: bool,
     /// Name of the tensor.
     pub name: String,
     /// All that is known of a tensor without a frame: its entry, without digest and base name.
@@ -43,7 +45,7 @@ impl Record {
             };
             Entry { content, digest: None, ..entry.clone() }
         });
-        Self { entry_idx, glue, kind, name, link }
+        Self { entry_idx, glue, kind, steps: entry.step().is_some(), name, link }
     }
 
     /// Bytes of the record of an entry. That of a link does not depend on the number of its target.
@@ -68,7 +70,8 @@ impl Record {
         let start = out.len();
         out.extend(RECORD_MAGIC);
         out.extend(self.entry_idx.to_le_bytes());
-        out.push(self.kind.id() | if self.glue { entry_flags::GLUE } else { 0 });
+        let flag = |set: bool, flag: u8| if set { flag } else { 0 };
+        out.push(self.kind.id() | flag(self.glue, entry_flags::GLUE) | flag(self.steps, entry_flags::STEP));
         out.push(0);
         out.extend(u16::try_from(self.name.len()).expect("limited above").to_le_bytes());
         out.extend(self.name.as_bytes());
@@ -105,9 +108,12 @@ impl Record {
             return Err(FormatError::Checksum { what: "record", offset, expected, actual });
         }
         let glue = fixed[8] & entry_flags::GLUE != 0;
+        let steps = fixed[8] & entry_flags::STEP != 0;
+        let known = entry_kind::MASK | entry_flags::GLUE | entry_flags::STEP;
         let kind = kind
-            .filter(|_| fixed[8] & !(entry_kind::MASK | entry_flags::GLUE) == 0 && fixed[9] == 0)
+            .filter(|_| fixed[8] & !known == 0 && fixed[9] == 0)
             .filter(|_| !(glue && link.is_some()))
+            .filter(|&kind| !steps || kind == EntryKind::Delta)
             .ok_or(corrupt("record of a kind that is not known"))?;
         let name = std::str::from_utf8(name).ok().filter(|name| super::is_safe_name(name));
         let name = name.ok_or(corrupt("record with an impossible name"))?.to_owned();
@@ -116,7 +122,7 @@ impl Record {
             None => None,
         };
         let entry_idx = u32::from_le_bytes([fixed[4], fixed[5], fixed[6], fixed[7]]);
-        Ok((Self { entry_idx, glue, kind, name, link }, reader.at))
+        Ok((Self { entry_idx, glue, kind, steps, name, link }, reader.at))
     }
 }
 

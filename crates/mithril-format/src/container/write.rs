@@ -136,17 +136,29 @@ impl<W: Write> ContainerWriter<W> {
         Ok(Finished { writer: self.writer, entries: self.entries, digest: footer.digest, len })
     }
 
-    /// A tensor may be derived from one that came later and turned out to be a reference: it is then derived from what
-    /// that refers to.
+    /// A tensor may be derived from one that came later and turned out to be a reference, and so may a moment: what that
+    /// refers to is then meant.
     fn point_to_content(&mut self) {
-        for entry_idx in 0..self.entries.len() {
-            if let Content::Derived { entry_idx: wide_idx, rounding } = self.entries[entry_idx].content
-                && let Some(Content::Ref { entry_idx: target_idx }) =
-                    self.entries.get(wide_idx).map(|wide| &wide.content)
-            {
-                self.entries[entry_idx].content = Content::Derived { entry_idx: *target_idx, rounding };
+        let targets: Vec<Option<usize>> = self.entries.iter().map(ref_target).collect();
+        let resolve = |entry_idx: &mut usize| {
+            if let Some(&Some(target)) = targets.get(*entry_idx) {
+                *entry_idx = target;
+            }
+        };
+        for entry in &mut self.entries {
+            match &mut entry.content {
+                Content::Derived { entry_idx, .. } => resolve(entry_idx),
+                Content::Delta { step: Some(step), .. } => step.moments.iter_mut().for_each(resolve),
+                _ => {}
             }
         }
+    }
+}
+
+fn ref_target(entry: &Entry) -> Option<usize> {
+    match entry.content {
+        Content::Ref { entry_idx } => Some(entry_idx),
+        _ => None,
     }
 }
 

@@ -23,7 +23,7 @@ Sizes = tuple[int, int, int]
 
 # Deltas, fields, level, effort, threads, depth of chains, cost of restoring; the newest, every n-th and named checkpoints
 # that are kept.
-StoreConfig = tuple[bool, bool, int | None, str | None, int, int, float, int | None, int | None, tuple[str, ...]]
+StoreConfig = tuple[bool, bool, int | None, str | None, int, int, float, int | None, int | None, tuple[str, ...], bool]
 
 # Name, number type, dimensions and bytes of a tensor that is stored.
 StoredTensor = tuple[str, str, list[int], int]

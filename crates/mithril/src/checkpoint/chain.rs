@@ -274,6 +274,21 @@ fn link_entries(
         }
         linked.push(Some(tensor));
     }
+    // What the moments need that tell where a base went.
+    for (entry_idx, entry) in own.entries.iter().enumerate() {
+        let Some(step) = entry.step() else { continue };
+        let mut needs = Vec::new();
+        for (&moment_idx, digest) in step.moments.iter().zip(&step.base_moments) {
+            let moment = linked[moment_idx].as_ref().ok_or_else(|| unlinked(entry))?;
+            needs.extend(moment.needs.iter().chain([&moment.holder]).filter(|&&idx| idx >= n_own));
+            let base = by_name.get(moment.name.as_str()).filter(|base| base.digest == *digest);
+            let base = base.or_else(|| by_digest.get(digest)).ok_or_else(|| unlinked(entry))?;
+            needs.extend(base.needs.iter().chain([&base.holder]).map(|idx| idx + n_own));
+        }
+        if let Some(tensor) = &mut linked[entry_idx] {
+            tensor.needs.extend(needs);
+        }
+    }
     // Entries that take their bytes from others of the same container, which may come later.
     for entry_idx in 0..linked.len() {
         let (target_idx, is_ref) = match own.entries[entry_idx].content {

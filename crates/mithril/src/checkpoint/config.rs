@@ -17,6 +17,9 @@ pub struct CompressorConfig {
     pub compression_level: Option<i32>,
     /// How much work may go into size.
     pub effort: Effort,
+    /// Whether the deltas of master weights start where the moments of their optimiser say that they went: smaller, but
+    /// weights are then not read without their moments.
+    pub from_moments: bool,
     /// Lossy coding: there is none.
     pub quantization: Option<QuantizationConfig>,
     /// Threads that code; 0 is one per core. The bytes do not depend on it.
@@ -82,6 +85,7 @@ impl Default for CompressorConfig {
             byte_grouping: true,
             compression_level: None,
             effort: Effort::Fast,
+            from_moments: false,
             quantization: None,
             threads: 0,
             max_chain_depth: 8,
@@ -99,6 +103,7 @@ impl CompressorConfig {
             PackOptions::default().with_effort(self.effort).with_threads(self.threads).with_digests(true);
         options.level = self.compression_level;
         options.byte_grouping = self.byte_grouping;
+        options.from_moments = self.from_moments;
         options
     }
 
@@ -113,6 +118,13 @@ impl CompressorConfig {
     #[must_use]
     pub fn with_byte_grouping(mut self, enabled: bool) -> Self {
         self.byte_grouping = enabled;
+        self
+    }
+
+    /// Sets whether the deltas of master weights start where their moments say that they went.
+    #[must_use]
+    pub fn with_from_moments(mut self, enabled: bool) -> Self {
+        self.from_moments = enabled;
         self
     }
 

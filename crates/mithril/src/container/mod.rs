@@ -23,11 +23,13 @@ mod round;
 mod running_sum;
 mod safetensors_head;
 mod salvage;
+pub(crate) mod step;
 mod verify;
 
 pub use bases::Bases;
 pub use mithril_format::container::{
-    BaseHint, Compression, Content, Entry, EntryKind, Header, Original, PackedFile, Rounding, is_safe_name,
+    BaseHint, Compression, Content, Entry, EntryKind, Header, Original, PackedFile, Rounding, Step,
+    is_safe_name,
 };
 pub use model::{Model, ModelTensor};
 pub use open::SUFFIX;

@@ -1,7 +1,7 @@
 //! An open container: its tensors, each read alone.
 
 use super::frame_source::{Batch, Fetch, FrameSource};
-use super::{Bases, Content, Entry, Header, round_to};
+use super::{Bases, Content, Entry, Header, Step, round_to, step};
 use crate::Error;
 use mithril_codec::Dtype;
 use mithril_format::container::{Directory, StoredFrame};
@@ -30,6 +30,8 @@ enum OpenContent<'a> {
     Delta { frame: FrameSource<'a>, base: Box<OpenTensor<'a>> },
     /// An F32 tensor, rounded.
     Rounded { wide: Box<OpenTensor<'a>>, dtype: Dtype },
+    /// F32 weights behind a step, by the moments before and behind it.
+    Stepped { weights: Box<OpenTensor<'a>>, moments: Box<[OpenTensor<'a>; 4]>, factors: [u32; 3] },
 }
 
 /// Raw bytes that are digested or rounded at a time.
@@ -118,8 +120,11 @@ impl<S: ReadAt> Reader<S> {
     pub(crate) fn check_base(&self, entry_idx: usize, bases: &Bases) -> Result<(), Error> {
         let entry = &self.entries()[entry_idx];
         let Some((digest, name)) = entry.base() else { return Ok(()) };
-        let found = bases.open(digest, name, entry.raw_len());
-        found.map(|_| ()).map_err(|error| error.in_tensor(&entry.name))
+        let mut found = bases.open(digest, name, entry.raw_len()).map(|_| ());
+        if let Some(step) = entry.step() {
+            found = found.and_then(|()| self.open_base_moments(step, entry, bases).map(|_| ()));
+        }
+        found.map_err(|error| error.in_tensor(&entry.name))
     }
 
     fn open_with<'a>(
@@ -144,9 +149,13 @@ impl<S: ReadAt> Reader<S> {
                 let (_, name) = entry.base().expect("a copy has a base");
                 return bases.open(*base, name, entry.raw_len());
             }
-            (Content::Delta { base, .. }, Some(stored)) => {
+            (Content::Delta { base, step, .. }, Some(stored)) => {
                 let (_, name) = entry.base().expect("a delta has a base");
-                let base = Box::new(bases.open(*base, name, entry.raw_len())?);
+                let base = bases.open(*base, name, entry.raw_len())?;
+                let base = Box::new(match step {
+                    Some(step) => self.open_stepped(base, step, entry, bases)?,
+                    None => base,
+                });
                 OpenContent::Delta { frame: open_frame(stored)?, base }
             }
             (_, Some(stored)) => OpenContent::Frame(open_frame(stored)?),
@@ -157,13 +166,44 @@ impl<S: ReadAt> Reader<S> {
         }
         Ok(OpenTensor { raw_len: entry.raw_len(), content })
     }
+
+    /// The moments before the step of an entry's base.
+    fn open_base_moments<'a>(
+        &'a self,
+        step: &Step,
+        entry: &Entry,
+        bases: &'a Bases,
+    ) -> Result<[OpenTensor<'a>; 2], Error> {
+        let name = |place: usize| self.entries()[step.moments[place]].name.as_str();
+        let open = |place: usize| bases.open(step.base_moments[place], name(place), entry.raw_len());
+        Ok([open(0)?, open(1)?])
+    }
+
+    /// The base of an entry behind its step.
+    fn open_stepped<'a>(
+        &'a self,
+        base: OpenTensor<'a>,
+        step: &Step,
+        entry: &Entry,
+        bases: &'a Bases,
+    ) -> Result<OpenTensor<'a>, Error> {
+        let [first, second] = self.open_base_moments(step, entry, bases)?;
+        let open = |entry_idx| self.open_with(entry_idx, bases, &self.source, Fetch::WholeIfSmall);
+        let moments = Box::new([first, second, open(step.moments[0])?, open(step.moments[1])?]);
+        let content = OpenContent::Stepped { weights: Box::new(base), moments, factors: step.factors };
+        Ok(OpenTensor { raw_len: entry.raw_len(), content })
+    }
 }
 
 /// What a frame says of its content must be what the index says.
 fn check_frame(entry: &Entry, frame: &FrameSource<'_>) -> Result<(), Error> {
     let header = frame.layout().header();
     let same_shape = header.shape.as_ref().is_none_or(|shape| *shape == entry.shape);
-    let same_base = header.base == entry.base().map(|(digest, _)| digest);
+    // Behind a step the base has another digest, which is not known: the checksums of the blocks tell whether it is right.
+    let same_base = match entry.step() {
+        Some(_) => header.base.is_some(),
+        None => header.base == entry.base().map(|(digest, _)| digest),
+    };
     let same_len = frame.layout().raw_len() == entry.raw_len();
     if header.dtype != entry.dtype || !same_shape || !same_len || !same_base {
         let what = "frame and index do not agree about a tensor";
@@ -216,6 +256,9 @@ impl<'a> OpenTensor<'a> {
             OpenContent::Frame(frame) => frame.read_range(range, None, out, threads),
             OpenContent::Delta { frame, base } => frame.read_range(range, Some(base), out, threads),
             OpenContent::Rounded { wide, dtype } => read_rounded(wide, *dtype, range, out, threads),
+            OpenContent::Stepped { weights, moments, factors } => {
+                read_stepped(weights, moments, *factors, range, out, threads)
+            }
         }
     }
 
@@ -227,6 +270,7 @@ impl<'a> OpenTensor<'a> {
             }
             OpenContent::Plain { .. } => 1,
             OpenContent::Rounded { .. } => 2,
+            OpenContent::Stepped { .. } => 4,
         }
     }
 
@@ -257,6 +301,7 @@ impl<'a> OpenTensor<'a> {
                 crate::options::honest_output_len(coded.end - coded.start)
             }
             OpenContent::Rounded { wide, .. } => wide.read_limit(),
+            OpenContent::Stepped { weights, .. } => weights.read_limit(),
         }
     }
 
@@ -317,6 +362,37 @@ impl<'a> OpenTensor<'a> {
         })?;
         Ok(digester.finish())
     }
+}
+
+/// Reads a range of F32 weights and moves it by a step, in pieces.
+fn read_stepped(
+    weights: &OpenTensor<'_>,
+    moments: &[OpenTensor<'_>; 4],
+    factors: [u32; 3],
+    range: Range<u64>,
+    out: &mut [u8],
+    threads: usize,
+) -> Result<(), Error> {
+    let mut pieces = [(); 5].map(|()| Vec::new());
+    let mut at = range.start;
+    let mut rest = out;
+    while at < range.end {
+        let end = (at + PIECE_LEN).min(range.end);
+        // Whole elements, out of which the range is cut.
+        let whole = at / 4 * 4..end.next_multiple_of(4);
+        let len = usize::try_from(whole.end - whole.start).expect("a piece lies in memory");
+        for (tensor, piece) in std::iter::once(weights).chain(moments).zip(&mut pieces) {
+            piece.resize(len, 0);
+            tensor.read_range(whole.clone(), piece, threads)?;
+        }
+        let [weights, m0, v0, m1, v1] = &mut pieces;
+        step::apply(weights, [m0, v0, m1, v1], factors);
+        let (piece, left) = rest.split_at_mut(usize::try_from(end - at).expect("a piece lies in memory"));
+        let skipped = usize::try_from(at - whole.start).expect("a part of an element");
+        piece.copy_from_slice(&weights[skipped..][..piece.len()]);
+        (at, rest) = (end, left);
+    }
+    Ok(())
 }
 
 /// Rounds a range of an F32 tensor, in pieces.

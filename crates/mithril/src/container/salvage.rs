@@ -135,16 +135,25 @@ impl Salvage {
         loop {
             let kept: HashMap<usize, usize> =
                 self.parts.iter().enumerate().map(|(new, part)| (part.entry_idx, new)).collect();
+            let part_of = |entry_idx: usize| kept.get(&entry_idx).map(|&target| &self.parts[target]);
             let fault = self.parts.iter().enumerate().find_map(|(place, part)| {
-                let target = kept.get(&part.entry.target()?);
-                Some((place, link_fault(part, target.map(|&target| &self.parts[target]))?))
+                let fault = match (part.entry.target(), part.entry.step()) {
+                    (Some(target), _) => link_fault(part, part_of(target)),
+                    (None, Some(step)) => step_fault(part, step.moments.map(part_of)),
+                    (None, None) => None,
+                };
+                Some((place, fault?))
             });
             let Some((place, reason)) = fault else {
                 for part in &mut self.parts {
-                    if let Content::Ref { entry_idx } | Content::Derived { entry_idx, .. } =
-                        &mut part.entry.content
-                    {
-                        *entry_idx = kept[entry_idx];
+                    match &mut part.entry.content {
+                        Content::Ref { entry_idx } | Content::Derived { entry_idx, .. } => {
+                            *entry_idx = kept[entry_idx];
+                        }
+                        Content::Delta { step: Some(step), .. } => {
+                            step.moments = step.moments.map(|entry_idx| kept[&entry_idx]);
+                        }
+                        _ => {}
                     }
                 }
                 break;
@@ -173,6 +182,13 @@ fn link_fault(part: &Part, target: Option<&Part>) -> Option<&'static str> {
     let is_earlier = target.entry_idx < part.entry_idx || part.entry.kind() == EntryKind::Derived;
     let fits = is_earlier && part.entry.can_come_from(&target.entry);
     (!fits).then_some("its record names a tensor that it cannot have the bytes of")
+}
+
+/// Why a tensor whose base makes a step cannot be kept, if so.
+fn step_fault(part: &Part, moments: [Option<&Part>; 2]) -> Option<&'static str> {
+    let fits =
+        |moment: Option<&Part>| moment.is_some_and(|moment| moment.entry.can_be_moment_of(&part.entry));
+    (!moments.into_iter().all(fits)).then_some("it is read with moments, one of which is lost")
 }
 
 /// Keeps the entries whose frames sum up to what the index says.
@@ -362,7 +378,11 @@ fn entry_of<S: ReadAt>(source: &S, found: &Found, threads: usize) -> Result<Entr
     };
     let (len, checksum) = (stored.len, stored.checksum);
     entry.content = match (found.record.kind, header.base) {
-        (EntryKind::Delta, Some(base)) => Content::Delta { base, base_name: None, len, checksum },
+        (EntryKind::Delta, Some(_)) if found.record.steps => {
+            let what = "its base makes a step of which only the index told";
+            return Err(FormatError::Corrupt { what, offset: found.offset }.into());
+        }
+        (EntryKind::Delta, Some(base)) => Content::Delta { base, base_name: None, step: None, len, checksum },
         (EntryKind::Full, None) => Content::Full { len, checksum },
         _ => {
             return Err(

@@ -4,7 +4,7 @@ use super::bases::BaseTensor;
 use super::delta_stream;
 use super::layout::Layout;
 use super::raw::Raw;
-use super::tensor::{Choice, TensorChooser, against, compress, compress_against};
+use super::tensor::{Choice, FoundBase, TensorChooser, against, compress, compress_against};
 use super::window::Window;
 use super::write::{FrameEnd, InFull, Message};
 use super::{BATCH_LEN, IN_MEMORY_LEN, PackOptions};
@@ -152,7 +152,7 @@ impl<'env> Feeder<'_, 'env> {
             return match chooser.choose(tensor_idx, &raw)? {
                 Choice::Link(entry) => self.push_done(Message::Link(entry)),
                 Choice::Frame(entry, None) => self.push_blocks(entry, &raw, tensor),
-                Choice::Frame(entry, Some(base)) => self.push_delta_stream(entry, &base, &raw, tensor),
+                Choice::Frame(entry, Some(base)) => self.push_delta_stream(entry, &base.tensor, &raw, tensor),
             };
         }
         let share = self.memory.take(len);
@@ -168,7 +168,7 @@ impl<'env> Feeder<'_, 'env> {
     fn push_whole(
         &self,
         mut entry: Entry,
-        base: Option<BaseTensor<'env>>,
+        base: Option<FoundBase<'env>>,
         tensor: &'env TensorInfo,
         window: Arc<Window<'env>>,
         share: Option<Share<'env>>,
@@ -250,7 +250,7 @@ impl<'env> Feeder<'_, 'env> {
         tensor: &TensorInfo,
     ) -> Result<(), Error> {
         let options = self.options.frame_options(tensor.dtype, &tensor.shape);
-        against(&mut entry, base)?;
+        against(&mut entry, base, None)?;
         self.push_done(Message::Start(entry))?;
         delta_stream::encode(raw, &base.open()?, base.digest()?, &options, &mut Pieces(self))?;
         self.push_done(Message::End(FrameEnd::Complete))

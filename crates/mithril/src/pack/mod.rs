@@ -14,6 +14,7 @@ mod feed;
 mod file;
 mod framed;
 mod layout;
+mod moments;
 mod options;
 mod raw;
 mod restore;

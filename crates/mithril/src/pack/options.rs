@@ -24,6 +24,9 @@ pub struct PackOptions {
     pub digests: bool,
     /// Models that tensors may be stored against.
     pub bases: Bases,
+    /// Whether the deltas of F32 weights start where the moments of their optimiser, which the file and the base hold
+    /// too, say that they went: smaller, but the weights are then not read without those moments.
+    pub from_moments: bool,
     /// What deltas may take. Tensors equal to a base are not stored again in any case.
     pub(crate) delta_budget: DeltaBudget,
     /// Name of the original file, without directories.
@@ -44,6 +47,7 @@ impl Default for PackOptions {
             alignment_log2: 6,
             digests: false,
             bases: Bases::none(),
+            from_moments: false,
             delta_budget: DeltaBudget::default(),
             name: String::new(),
             step: None,

@@ -3,9 +3,10 @@
 use super::PackOptions;
 use super::bases::{BaseFinder, BaseTensor};
 use super::layout::Layout;
+use super::moments::{MomentFinder, Moments};
 use super::raw::Raw;
 use super::twins::Twins;
-use crate::container::{Content, Entry, Rounding};
+use crate::container::{Content, Entry, Rounding, Step};
 use crate::pipeline::buffers::{Buffer, Buffers};
 use crate::{Base, Error, FrameOptions, compress_delta_into, frame};
 use mithril_format::ReadAt;
@@ -15,8 +16,16 @@ use mithril_format::frame::FrameHeader;
 pub(super) struct TensorChooser<'a> {
     layout: &'a Layout,
     options: &'a PackOptions,
+    source: &'a dyn ReadAt,
     twins: Twins<'a>,
     bases: BaseFinder<'a>,
+    moments: Option<MomentFinder>,
+}
+
+/// A base tensor, and the moments that tell where it went, if they shall and are there.
+pub(super) struct FoundBase<'a> {
+    pub(super) tensor: BaseTensor<'a>,
+    pub(super) moments: Option<Moments<'a>>,
 }
 
 /// How a tensor is stored.
@@ -24,7 +33,7 @@ pub(super) enum Choice<'a> {
     /// Without bytes of its own.
     Link(Entry),
     /// By a frame, against a base if there is one.
-    Frame(Entry, Option<BaseTensor<'a>>),
+    Frame(Entry, Option<FoundBase<'a>>),
 }
 
 impl<'a> TensorChooser<'a> {
@@ -34,7 +43,9 @@ impl<'a> TensorChooser<'a> {
         options: &'a PackOptions,
     ) -> Result<Self, Error> {
         let twins = Twins::new(source, layout)?;
-        Ok(Self { layout, options, twins, bases: BaseFinder::new(&options.bases, layout) })
+        let bases = BaseFinder::new(&options.bases, layout);
+        let moments = options.from_moments.then(|| MomentFinder::new(layout));
+        Ok(Self { layout, options, source, twins, bases, moments })
     }
 
     /// Decides how a tensor is stored.
@@ -65,32 +76,47 @@ impl<'a> TensorChooser<'a> {
             false => None,
             true => self.bases.find_similar(tensor, raw, &options)?,
         };
+        let moments = |tensor| {
+            let finder = self.moments.as_ref()?;
+            finder.find(tensor, self.source, self.layout, &self.bases)
+        };
+        let base = base.map(|base| FoundBase { tensor: base, moments: moments(tensor) });
         Ok(Choice::Frame(entry, base))
     }
 }
 
 /// What the entry of a tensor says that is stored against a base.
-pub(super) fn against(entry: &mut Entry, base: &BaseTensor<'_>) -> Result<(), Error> {
+pub(super) fn against(entry: &mut Entry, base: &BaseTensor<'_>, step: Option<Step>) -> Result<(), Error> {
     let base_name = base.name_unless(&entry.name);
-    entry.content = Content::Delta { base: base.digest()?, base_name, len: 0, checksum: 0 };
+    let step = step.map(Box::new);
+    entry.content = Content::Delta { base: base.digest()?, base_name, step, len: 0, checksum: 0 };
     Ok(())
 }
 
 /// Compresses a tensor that lies in memory against a base, or without it where that is smaller; the entry says which.
 pub(super) fn compress_against<'b>(
     raw: &[u8],
-    base: &BaseTensor<'_>,
+    base: &FoundBase<'_>,
     entry: &mut Entry,
     options: &FrameOptions,
     buffers: &'b Buffers,
 ) -> Result<Buffer<'b>, Error> {
+    let FoundBase { tensor, moments } = base;
     let mut bytes = buffers.take(raw.len());
-    base.open()?.read_range(0..raw.len() as u64, &mut bytes, options.threads)?;
+    tensor.open()?.read_range(0..raw.len() as u64, &mut bytes, options.threads)?;
+    let step = match moments {
+        Some(moments) => moments.apply_to(raw, &mut bytes)?,
+        None => None,
+    };
+    let base = match step {
+        Some(_) => Base::new(&bytes),
+        None => Base::with_digest(&bytes, tensor.digest()?),
+    };
     let mut out = buffers.take(frame::compress_bound(raw.len(), options));
-    let len = compress_delta_into(raw, &Base::with_digest(&bytes, base.digest()?), options, &mut out)?;
+    let len = compress_delta_into(raw, &base, options, &mut out)?;
     out.truncate(len);
     if FrameHeader::parse(&out)?.0.base.is_some() {
-        against(entry, base)?;
+        against(entry, tensor, step)?;
     }
     Ok(out)
 }

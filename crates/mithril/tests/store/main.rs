@@ -13,6 +13,7 @@ mod chains;
 mod folder;
 mod golden;
 mod keeping;
+mod moments;
 #[allow(dead_code, reason = "shared with the other tests")]
 #[path = "../it/samples.rs"]
 mod samples;

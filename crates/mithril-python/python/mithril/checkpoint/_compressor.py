@@ -34,6 +34,9 @@ class Compressor:
         max_restore_cost: bytes that restoring a tensor may read, as a multiple of its full frame.
         keep_last, keep_every, keep: which checkpoints stay when others are removed after a save: the newest so many, those
             whose step is a multiple, those of these keys. By default all stay.
+        from_moments: whether deltas of fp32 weights start where the moments of their optimiser (`exp_avg` and `exp_avg_sq`,
+            `mu` and `nu`, `m` and `v` in the names) say that they went. Smaller; but weights are then not read without
+            their moments.
         trusted: whether values that have no representation of their own are stored by pickle, and such pickles are run when
             they are loaded. Never use it for checkpoints of others.
 
@@ -59,6 +62,7 @@ class Compressor:
         keep_last: int | None = None,
         keep_every: int | None = None,
         keep: tuple[str, ...] = (),
+        from_moments: bool = False,
         trusted: bool = False,
     ) -> None:
         self.storage = os.fspath(storage)
@@ -74,6 +78,7 @@ class Compressor:
             keep_last,
             keep_every,
             tuple(keep),
+            from_moments,
         )
         self._opened = (os.getpid(), _mithril.Store(self.storage, self._config))
 
