@@ -8,8 +8,8 @@ program; this file is the part that knows containers.
 from __future__ import annotations
 
 import hashlib
-import math
 import json
+import math
 import struct
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -567,7 +567,7 @@ SMALLEST, LARGEST = 2.0**-126, (2.0 - 2.0**-23) * 2.0**127
 def values(raw: bytes) -> list[float]:
     """F32 elements; those without an exponent count as zero."""
     numbers = struct.unpack(f"<{len(raw) // 4}f", raw)
-    return [x if abs(x) >= SMALLEST or x != x else 0.0 for x in numbers]
+    return [0.0 if abs(x) < SMALLEST else x for x in numbers]
 
 
 def update(first: float, second: float) -> float:

@@ -67,11 +67,8 @@ pub mod entry_flags {
     pub const DIGEST: u8 = 0x20;
     /// The base calls the tensor by another name.
     pub const BASE_NAME: u8 = 0x40;
-    /// All bits that have a meaning, the kind's included.
-    /// The base of a delta is the base tensor after a step of its optimiser.
+    /// The base of a delta is the base tensor after a step of its optimiser. Without meaning for other kinds.
     pub const STEP: u8 = 0x80;
-    /// All that are known.
-    pub const KNOWN: u8 = GLUE | DIGEST | BASE_NAME | STEP | super::entry_kind::MASK;
 }
 
 /// How derived tensors are rounded.
@@ -100,8 +97,8 @@ mod tests {
         assert_eq!((CONTAINER_VERSION, container_flags::CRITICAL), (1, 0xff));
         use entry_kind::{COPY, DELTA, DERIVED, FULL, MASK, REF};
         assert_eq!([FULL, REF, COPY, DELTA, DERIVED, MASK], [0, 1, 2, 3, 4, 15]);
-        use entry_flags::{BASE_NAME, DIGEST, GLUE, KNOWN, STEP};
-        assert_eq!([GLUE, DIGEST, BASE_NAME, STEP, KNOWN], [0x10, 0x20, 0x40, 0x80, 0xff]);
+        use entry_flags::{BASE_NAME, DIGEST, GLUE, STEP};
+        assert_eq!([GLUE, DIGEST, BASE_NAME, STEP], [0x10, 0x20, 0x40, 0x80]);
         assert_eq!(rounding::NEAREST_EVEN, 0);
     }
 }

@@ -417,9 +417,8 @@ impl<'a> IndexReader<'a> {
     fn entry(&mut self) -> Result<Entry, FormatError> {
         let tag = self.byte()?;
         let has = |flag: u8| tag & flag != 0;
-        let kind = EntryKind::from_id(tag & entry_kind::MASK).filter(|&kind| {
-            tag & !entry_flags::KNOWN == 0 && (!has(entry_flags::STEP) || kind == EntryKind::Delta)
-        });
+        let kind = EntryKind::from_id(tag & entry_kind::MASK)
+            .filter(|&kind| kind == EntryKind::Delta || !has(entry_flags::STEP));
         let kind =
             kind.ok_or(FormatError::Unknown { what: "entry kind", id: u32::from(tag), offset: self.offset })?;
         let name = self.text()?;
