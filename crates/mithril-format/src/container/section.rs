@@ -6,8 +6,8 @@ use crate::limits::{MAX_SECTION_LEN, MAX_SECTION_RATIO, SMALL_SECTION_LEN};
 use mithril_codec::entropy::lz::{Compressor, SHORT_METADATA};
 use mithril_codec::entropy::stream;
 
-/// The level of sections that are too long for the dictionary of metadata. Level 19 makes them a seventh smaller, but takes as long as a hundred megabytes of
-/// tensors: 82 ms instead of 0.2 for 137 kB.
+/// The level of sections that are too long for the dictionary of metadata. Level 19 makes them a quarter smaller, but
+/// takes as long as a hundred megabytes of tensors.
 const LONG_LEVEL: i32 = 3;
 
 /// The coded bytes of a section.
