@@ -18,6 +18,7 @@ mod shared;
 mod signs;
 mod sparse;
 mod symbols;
+mod untyped;
 
 pub use against_base::least_len;
 pub use rans8_parts::{Piece, Rans8Parts};
@@ -132,6 +133,7 @@ fn encode_by_recipe(
         }
         Recipe::Rows(recipe) => rows::encode(recipe, shared, place, source, scratch, out),
         Recipe::Planes { width, compressors } => planes::encode(*width, compressors, source, out),
+        Recipe::Untyped { compressors } => untyped::encode(compressors, source, out),
         Recipe::Runs { run_lens, compressors } => planes::encode_runs(run_lens, compressors, source, out),
         Recipe::Palette { width, compressors, otherwise } => {
             match palette::encode(*width, compressors, source, out) {

@@ -21,8 +21,13 @@ pub(super) fn encode(
     source: &[u8],
     out: &mut Output<'_>,
 ) -> Result<(), DoesNotFit> {
+    out.push(&coded(width, compressors, source).ok_or(DoesNotFit)?)
+}
+
+/// The block, whatever its size, unless there are no planes of this width.
+pub(super) fn coded(width: u8, compressors: &[Compressor], source: &[u8]) -> Option<Vec<u8>> {
     if width > MAX_PLANES {
-        return Err(DoesNotFit);
+        return None;
     }
     let mut coded = vec![kind::PLANES, width];
     let allowed = Allowed::Compressors(compressors);
@@ -47,7 +52,7 @@ pub(super) fn encode(
             coded.extend(tail);
         }
     }
-    out.push(&coded)
+    Some(coded)
 }
 
 /// Run `k` of every element together, each run in the coder that makes it smallest.

@@ -22,6 +22,11 @@ pub enum Recipe {
         /// Compressors to try beside the entropy coders.
         compressors: Vec<Compressor>,
     },
+    /// Bytes of unknown type: as they are, or in planes of the width that suits the block.
+    Untyped {
+        /// Compressors to try beside the entropy coders.
+        compressors: Vec<Compressor>,
+    },
     /// Elements cut into runs of bytes: run `k` of every element together, each in the coder that makes it smallest.
     /// For quantised blocks, whose bytes of one kind share a table.
     Runs {

@@ -61,6 +61,10 @@ const CLASSED_BLOCK: usize = 1 << 19;
 /// Raw bytes of a block that a compressor with a window works on.
 const COMPRESSOR_BLOCK: usize = 4 << 20;
 
+/// Raw bytes of a block of unknown type in which little repeats itself, and of the pieces that tell.
+const UNTYPED_BLOCK: usize = 512 << 10;
+const UNTYPED_PIECE: usize = 32 << 10;
+
 /// Bytes that compressors are tried on.
 const PIECE: usize = 128 << 10;
 
@@ -196,8 +200,26 @@ fn quantized(source: &[u8], options: &FrameOptions) -> TensorPlan {
     TensorPlan { recipe, shared: Shared::default(), block_len: block_len(COMPRESSOR_BLOCK / unit * unit) }
 }
 
-/// Types without fields worth coding: integers of several bytes, bools, packed small floats, plain bytes.
+/// Bytes of unknown type, whose blocks decide for themselves. Where most of them repeat themselves, blocks are long, so
+/// that repeats are found far back; else short, because numbers of another kind may follow at another offset.
+fn untyped(source: &[u8], options: &FrameOptions) -> TensorPlan {
+    let len = |recipe: Recipe| -> usize {
+        let pieces = [1, 2, 3].map(|quarter| &source[source.len() / 4 * quarter..]);
+        pieces.iter().map(|piece| coded_len(&recipe, &piece[..piece.len().min(UNTYPED_PIECE)])).sum()
+    };
+    let zstd = vec![Compressor::Zstd { level: 3 }];
+    let repeats = len(Recipe::Planes { width: 1, compressors: zstd });
+    let numbers = len(Recipe::Untyped { compressors: Vec::new() });
+    let len = if repeats < numbers { COMPRESSOR_BLOCK } else { UNTYPED_BLOCK };
+    let recipe = Recipe::Untyped { compressors: compressors(options) };
+    TensorPlan { recipe, shared: Shared::default(), block_len: block_len(len) }
+}
+
+/// Types without fields worth coding: integers of several bytes, bools, packed small floats.
 fn without_fields(source: &[u8], options: &FrameOptions) -> TensorPlan {
+    if options.dtype == Dtype::Bytes {
+        return untyped(source, options);
+    }
     let unit = options.dtype.unit_len();
     let width = match options.dtype {
         Dtype::F4 => 0,
@@ -216,7 +238,7 @@ fn without_fields(source: &[u8], options: &FrameOptions) -> TensorPlan {
     let width = if coded_len(&candidates[1], piece) < coded_len(&candidates[0], piece) { 1 } else { width };
     let planes = Recipe::Planes { width, compressors: compressors.clone() };
     let few_values = matches!(unit, 1 | 2 | 4 | 8) && Sample::of(source, unit).has_few_values();
-    let recipe = if options.dtype == Dtype::Bool || options.dtype != Dtype::Bytes && few_values {
+    let recipe = if options.dtype == Dtype::Bool || few_values {
         Recipe::Palette { width: u8::try_from(unit).unwrap_or(1), compressors, otherwise: Box::new(planes) }
     } else {
         planes

@@ -89,18 +89,15 @@ fn repeated_weights_go_to_a_compressor() {
 }
 
 #[test]
-fn text_goes_to_a_compressor_and_noise_does_not() {
-    let text = "the quick brown fox jumps over the lazy dog, ".repeat(5000);
-    let Recipe::Planes { compressors, .. } = plan(text.as_bytes(), Dtype::Bytes, Effort::Fast, None).recipe
-    else {
-        panic!()
-    };
-    assert_eq!(compressors, [Compressor::Zstd { level: 3 }]);
-    let noise: Vec<u8> = weights(100_000, 5).map(|w| w.to_bits().to_le_bytes()[0]).collect();
-    let Recipe::Planes { compressors, .. } = plan(&noise, Dtype::Bytes, Effort::Max, None).recipe else {
-        panic!()
-    };
-    assert!(compressors.is_empty());
+fn bytes_decide_block_by_block_and_text_gets_long_blocks() {
+    let text = "the quick brown fox jumps over the lazy dog, ".repeat(50_000);
+    let numbers = f32s(weights(500_000, 5));
+    for (source, block_len) in [(text.as_bytes(), COMPRESSOR_BLOCK), (&numbers, UNTYPED_BLOCK)] {
+        let plan = plan(source, Dtype::Bytes, Effort::Fast, None);
+        let Recipe::Untyped { compressors } = plan.recipe else { panic!() };
+        assert_eq!(compressors, [Compressor::Zstd { level: 3 }]);
+        assert_eq!(plan.block_len as usize, block_len);
+    }
 }
 
 #[test]
