@@ -211,6 +211,42 @@ def test_files_of_ranks_that_the_base_does_not_have_are_stored_whole(tmp_path: P
     assert max(sizes[1][:2]) < whole / 10 and min(sizes[1][2], *sizes[2]) > whole * 0.9, sizes
 
 
+def test_a_tag_that_is_used_again_leaves_what_others_are_stored_against(tmp_path: Path) -> None:
+    def numbers(step: int) -> dict[str, Any]:
+        return {"w": numbers_of(0)["w"] * (1 + step * 1e-6)}
+
+    def save(tag: str, contents: Any) -> None:
+        info = CheckpointCommitInfo(tag=tag, save_dir=str(tmp_path), save_latest=True)
+        engine.create(info)
+        engine.makedirs(tmp_path / tag, exist_ok=True)
+        engine.save(contents, str(tmp_path / tag / "file.pt"))
+        engine.commit(info)
+
+    def check(tag: str, step: int) -> None:
+        check_equal(MithrilCheckpointEngine().load(str(tmp_path / tag / "file.pt")), numbers(step))
+
+    engine = MithrilCheckpointEngine(options=Options(delta_enabled=True))
+    for step, tag in enumerate(("best", "one", "two", "best", "three", "best")):
+        save(tag, numbers(step))
+    bodies = {path.parent.name: json.loads(path.read_text())["body"] for path in tmp_path.glob("*/manifest.json")}
+    first = f"best.base-{bodies['one']['base_generation']}"
+    assert bodies["one"]["base"] == bodies["two"]["base"] == f"../{first}"
+    for tag, step in (("one", 1), ("two", 2), ("three", 4), ("best", 5), (first, 0)):
+        check(tag, step)
+    # Damaged, nobody needs it, and the tag can still be used.
+    (tmp_path / "best" / "manifest.json").write_text("{")
+    save("best", numbers(6))
+    check("best", 6)
+    check("two", 2)
+
+
+def test_a_tag_that_nobody_needs_is_written_anew_in_its_place(tmp_path: Path) -> None:
+    for step in range(3):
+        path = saved(tmp_path, "one", numbers_of(step), delta_enabled=True)
+        check_equal(MithrilCheckpointEngine().load(str(path)), numbers_of(step))
+    assert [file.name for file in tmp_path.iterdir()] == ["one"]
+
+
 def numbers_of(rank: int) -> dict[str, Any]:
     return {"w": torch.randn(20_000, generator=torch.Generator().manual_seed(rank))}
 

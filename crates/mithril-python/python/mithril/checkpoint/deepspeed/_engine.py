@@ -17,7 +17,7 @@ from mithril._mithril import CorruptError, MithrilError, NotFoundError
 from mithril.checkpoint import _manifest, _parts
 from mithril.checkpoint._chunks import Checkpoint
 from mithril.checkpoint._manifest import Manifest
-from mithril.checkpoint.deepspeed import _file
+from mithril.checkpoint.deepspeed import _file, _kept
 
 
 @dataclass(frozen=True)
@@ -31,7 +31,8 @@ class Options:
         threads: of each rank; 0 is one per core.
         decoupled: whether ranks write in the background; DeepSpeed commits at the next step.
         delta_enabled: whether a checkpoint is stored as what changed since the last one that was stored whole, which it
-            then needs as long as it is kept itself.
+            then needs as long as it is kept itself. A tag that is used again while others are stored against it leaves what
+            they need in `TAG.base-GENERATION` beside them.
         max_since_whole: after so many of those the next is stored whole.
         trusted: whether objects that have no representation of their own are stored by pickle and run when they are
             loaded, as DeepSpeed does with all its files.
@@ -77,13 +78,10 @@ class MithrilCheckpointEngine(CheckpointEngine):  # type: ignore[misc]
         self._info = info
         self._written, self._failure, self._writes = {}, None, []
         self._base, self._n_since_whole = self._agreed_base()
-        if self._writes_manifest:
-            # From here on the directory holds files of two saves, until this one is finished.
-            (self._directory / _manifest.NAME).unlink(missing_ok=True)
-            for leftover in self._directory.glob(".*.tmp"):
-                # Of a save that was killed: nobody writes here before the barrier.
-                leftover.unlink(missing_ok=True)
-        _barrier()
+        # Raised before all ranks are here, a failure would leave the others waiting; and nobody writes before they are.
+        failures = [text for text in _gathered(self._made_room()) if text is not None]
+        if failures:
+            raise MithrilError(f"checkpoint `{info.tag}` is not begun: {failures[0]}")
 
     def save(self, state_dict: Any, path: str) -> None:
         """Writes a file, or with `decoupled` copies what it will hold. A failure is told by `commit`, on all ranks."""
@@ -168,6 +166,22 @@ class MithrilCheckpointEngine(CheckpointEngine):  # type: ignore[misc]
     @property
     def _directory(self) -> Path:
         return _directory_of(self._info)
+
+    def _made_room(self) -> str | None:
+        """Makes the directory ready for files of another save. Returns why that failed, if so."""
+        if not self._writes_manifest:
+            return None
+        try:
+            # Other tags may be stored against what this one holds.
+            _kept.keep(self._directory)
+            # From here on the directory holds files of two saves, until this one is finished.
+            (self._directory / _manifest.NAME).unlink(missing_ok=True)
+            for leftover in self._directory.glob(".*.tmp"):
+                # Of a save that was killed.
+                leftover.unlink(missing_ok=True)
+        except (MithrilError, OSError) as error:
+            return f"{type(error).__name__}: {error}"
+        return None
 
     def _agreed_base(self) -> tuple[Checkpoint | None, int]:
         """What this save is stored against, if all ranks see the same, and how many saves ago it was."""

@@ -9,9 +9,9 @@ from pathlib import Path
 
 import torch
 
-from mithril._mithril import ConflictError, MithrilError, NotFoundError
+from mithril._mithril import ConflictError, NotFoundError
 from mithril.checkpoint import _manifest
-from mithril.checkpoint.deepspeed import _file
+from mithril.checkpoint.deepspeed import _file, _kept
 from mithril.checkpoint.deepspeed._engine import load_file
 
 
@@ -77,12 +77,5 @@ def _save(state: object, path: Path) -> None:
 
 def _refuse_base(source: Path) -> None:
     """Other checkpoints may be stored against this one."""
-    for sibling in source.resolve().parent.iterdir():
-        if not (sibling / _manifest.NAME).is_file():
-            continue
-        try:
-            base = _manifest.read(sibling).base
-        except MithrilError:
-            continue
-        if base is not None and (sibling / base).resolve() == source.resolve():
-            raise ConflictError(f"`{sibling}` is stored against `{source}` and needs it as it is: give an output directory")
+    for sibling, _ in _kept.dependants_of(source):
+        raise ConflictError(f"`{sibling}` is stored against `{source}` and needs it as it is: give an output directory")
