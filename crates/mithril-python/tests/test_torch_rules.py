@@ -311,6 +311,40 @@ def test_a_latest_that_cannot_be_read_is_not_passed_over(tmp_path: Path) -> None
         assert ours.latest(tmp_path) == tmp_path / "step_1"
 
 
+def test_the_latest_is_found_without_reading_every_manifest(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for step in range(6):
+        ours.save(numbers(step), checkpoint_id=tmp_path / f"step_{step}", step=step, no_dist=True)
+    # Killed before it could move the file that names the latest, and one that never got a manifest.
+    (tmp_path / "latest").write_text("step_3")
+    (tmp_path / "step_9").mkdir()
+    _latest.mark(Place(tmp_path / "step_9"), 99)
+    read = []
+    read_manifest = _manifest.read
+
+    def reading(place: Any, *arguments: Any) -> Any:
+        read.append(Place(place).name)
+        return read_manifest(place, *arguments)
+
+    monkeypatch.setattr(_manifest, "read", reading)
+    assert ours.latest(tmp_path) == tmp_path / "step_5"
+    assert read == ["step_3", "step_5"]
+    # A mark that a killed save left is not believed.
+    _latest.mark(Place(tmp_path / "step_1"), 77)
+    read.clear()
+    assert ours.latest(tmp_path) == tmp_path / "step_5"
+    assert read == ["step_3", "step_1", "step_5"]
+    # Of an earlier version, whose saves have no marks.
+    for mark in (tmp_path / "step_2").glob("sequence-*"):
+        mark.unlink()
+    read.clear()
+    assert ours.latest(tmp_path) == tmp_path / "step_5"
+    assert sorted(read) == ["step_1", "step_2", "step_3", "step_5"]
+    # Overwritten, a checkpoint has the mark of its newest save alone.
+    ours.save(numbers(9), checkpoint_id=tmp_path / "step_1", step=1, overwrite=True, no_dist=True)
+    assert len(list((tmp_path / "step_1").glob("sequence-*"))) == 1
+    assert ours.latest(tmp_path) == tmp_path / "step_1"
+
+
 def test_a_checkpoint_may_be_called_latest(tmp_path: Path) -> None:
     save(tmp_path / "latest", numbers())
     assert ours.latest(tmp_path) == tmp_path / "latest"

@@ -113,18 +113,23 @@ class Place:
             return False
         return True
 
-    def children(self, holding: str) -> Iterator[Place]:
-        """The places directly below this one that hold a file."""
+    def children(self, holding: str) -> Iterator[tuple[Place, list[str]]]:
+        """The places directly below this one that hold a file, each with the names of all its files."""
         if self.is_local:
             path = Path(self.text)
             for child in sorted(path.iterdir()) if path.is_dir() else ():
-                if (child / holding).is_file():
-                    yield Place(child)
+                # One that is removed meanwhile is not there.
+                names = os.listdir(child) if child.is_dir() else []
+                if holding in names:
+                    yield Place(child), names
             return
+        below: dict[str, list[str]] = {}
         for key, _, _ in self.storage.list(""):
-            child, _, name = key.partition("/")
-            if name == holding:
-                yield self.join(child)
+            child_name, _, name = key.partition("/")
+            below.setdefault(child_name, []).append(name)
+        for child_name, names in below.items():
+            if holding in names:
+                yield self.join(child_name), names
 
     def remove(self, first: str) -> None:
         """Removes everything below this place, one file before all others."""

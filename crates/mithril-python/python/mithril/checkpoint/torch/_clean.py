@@ -12,10 +12,12 @@ from mithril._mithril import MithrilError, NotFoundError
 from mithril.checkpoint import _manifest
 from mithril.checkpoint._compressor import Collected
 from mithril.checkpoint._place import Place
+from mithril.checkpoint.torch import _latest
 
-_CONTAINER = re.compile(r"r\d{5,}-[0-9a-f]{16}\.mckp")
+# Containers, and what tells the number of a save.
+_OURS = re.compile(r"r\d{5,}-[0-9a-f]{16}\.mckp|sequence-\d{9,}")
 # What a file is called in a directory until it is whole.
-_TEMPORARY = re.compile(r"\.(r\d{5,}-[0-9a-f]{16}\.mckp|manifest\.json|latest)\.\d+-\d+\.tmp")
+_TEMPORARY = re.compile(r"\.(r\d{5,}-[0-9a-f]{16}\.mckp|sequence-\d{9,}|manifest\.json|latest)\.\d+-\d+\.tmp")
 
 
 class _File(NamedTuple):
@@ -28,10 +30,10 @@ class _File(NamedTuple):
 def clean(root: str | os.PathLike[str], *, min_age: float = 3600.0, dry_run: bool = False) -> Collected:
     """Removes what killed saves have left in a checkpoint, or in all checkpoints directly below a place.
 
-    A file goes if it is a container of ours that the manifest beside it does not name, or a temporary file of one, and if
-    it is older than `min_age` seconds: a save that is at work has such files too. A directory that is empty then goes as
-    well. Where a manifest cannot be read, nothing is removed and a warning names it. With `dry_run` nothing is removed
-    anywhere.
+    A file goes if it is a container of ours that the manifest beside it does not name, or the mark of another save, or a
+    temporary file of one, and if it is older than `min_age` seconds: a save that is at work has such files too. A directory
+    that is empty then goes as well. Where a manifest cannot be read, nothing is removed and a warning names it. With
+    `dry_run` nothing is removed anywhere.
     """
     place = Place(root)
     # Before the manifests are read: what a save has finished in between is named there.
@@ -42,10 +44,11 @@ def clean(root: str | os.PathLike[str], *, min_age: float = 3600.0, dry_run: boo
     for directory in sorted({file.directory for file in leftovers}):
         at = place.join(directory) if directory else place
         try:
-            named = _manifest.read(at).files.keys() if at.has(_manifest.NAME) else set()
+            manifest = _manifest.read(at) if at.has(_manifest.NAME) else None
         except MithrilError as error:
             warnings.warn(f"nothing is removed from `{at}`: {error}", stacklevel=2)
             continue
+        named = set() if manifest is None else {*manifest.files, _latest.mark_of(manifest.sequence)}
         for file in leftovers:
             if file.directory != directory or file.name in named:
                 continue
@@ -66,7 +69,7 @@ def _candidates(place: Place) -> list[_File]:
     found = []
     for key, size, age in place.storage.list(""):
         directory, _, name = key.rpartition("/")
-        if "/" not in directory and _CONTAINER.fullmatch(name):
+        if "/" not in directory and _OURS.fullmatch(name):
             found.append(_File(directory, name, size, age))
     if place.is_local and os.path.isdir(place.text):
         directories = ["", *(entry.name for entry in os.scandir(place.text) if entry.is_dir(follow_symlinks=False))]

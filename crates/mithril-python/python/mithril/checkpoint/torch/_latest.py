@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import threading
 import warnings
+from collections.abc import Iterable
 from pathlib import Path
 from typing import NamedTuple
 
@@ -22,6 +24,10 @@ _moved: dict[Place, int] = {}
 _moving = threading.Lock()
 
 
+# The number of a save in the name of an empty file beside its manifest, so that a list of names tells which is newest.
+_MARK = re.compile(r"sequence-(\d{1,18})")
+
+
 class _Finished(NamedTuple):
     place: Place
     sequence: int
@@ -32,13 +38,16 @@ class _Finished(NamedTuple):
 def latest(root: PathLike) -> Path | str:
     """The newest finished checkpoint in a directory, or its URL in an object store.
 
-    All that are there are looked at, and the save that began last is the newest, by the number that its manifest has. So a
-    checkpoint is found that was finished when its process was killed, before it could move the file `latest`. Of
-    checkpoints without such a number it is the one that the file names, or else the highest step.
+    The save that began last is the newest, by the number that its manifest has. So a checkpoint is found that was finished
+    when its process was killed, before it could move the file `latest`. Of checkpoints without such a number it is the one
+    that the file names, or else the highest step.
+
+    Names tell which may be the newest, and only those manifests are read, and that of the one that the file names; all of
+    checkpoints of earlier versions, whose names do not tell.
     """
     directory = Place(root)
     named = _named(directory)
-    found, unreadable = _look(directory)
+    found, unreadable = _newest(directory, named)
     if named is not None and named in unreadable:
         # Loading says what is wrong with it.
         return _given_back(named)
@@ -49,6 +58,44 @@ def latest(root: PathLike) -> Path | str:
     newest = max(found, key=lambda one: (one.sequence, one.place == named, one.order, one.place.name))
     _given[directory] = max(newest.sequence, _given.get(directory, 0))
     return _given_back(newest.place)
+
+
+def mark_of(sequence: int) -> str:
+    """The name that tells the number of a save."""
+    return f"sequence-{sequence:09}"
+
+
+def mark(place: Place, sequence: int) -> None:
+    """Tells by a name which save this is. Before its manifest is written, so that none is newer than it is said to be."""
+    place.storage.replace(mark_of(sequence), b"")
+
+
+def unmark(place: Place, sequence: int) -> None:
+    """Removes the names of saves that this one has replaced."""
+    for key, _, _ in place.storage.list(""):
+        if _MARK.fullmatch(key) and key != mark_of(sequence):
+            place.storage.delete(key)
+
+
+def _newest(directory: Place, named: Place | None) -> tuple[list[_Finished], list[Place]]:
+    """Finished checkpoints of which one is the newest, and those that may be and cannot be read."""
+    marked = [(_highest_mark(names), place) for place, names in directory.children(_manifest.NAME)]
+    # The one that is named was moved there last, and may have been written anew by a version without marks.
+    found, unreadable = _look([place for number, place in marked if number is None or place == named])
+    numbered = [(number, place) for number, place in marked if number is not None and place != named]
+    for number, place in sorted(numbered, key=lambda one: (one[0], one[1].name), reverse=True):
+        # A save is never newer than its mark says, but one that was killed may have left a higher mark.
+        if any(one.sequence > number for one in found):
+            break
+        one, wrong = _look([place])
+        found += one
+        unreadable += wrong
+    return found, unreadable
+
+
+def _highest_mark(names: Iterable[str]) -> int | None:
+    numbers = (_MARK.fullmatch(name) for name in names)
+    return max((int(number[1]) for number in numbers if number is not None), default=None)
 
 
 def _named(directory: Place) -> Place | None:
@@ -85,7 +132,7 @@ def _highest(root: Place) -> int:
     if named is not None:
         with contextlib.suppress(NotFoundError, CorruptError, UnsupportedError):
             return _manifest.read(named).sequence
-    return max((one.sequence for one in _look(root)[0]), default=0)
+    return max((one.sequence for one in _newest(root, named)[0]), default=0)
 
 
 def move(place: Place, keep_last: int | None, sequence: int) -> None:
@@ -132,13 +179,13 @@ def _base_of(checkpoint: Place) -> Place | None:
 
 def finished(directory: Place) -> tuple[list[Place], list[Place]]:
     """Finished checkpoints, by step; without steps by name, with numbers in it by their value. Then unreadable ones."""
-    found, unreadable = _look(directory)
+    found, unreadable = _look([place for place, _ in directory.children(_manifest.NAME)])
     return [one.place for one in sorted(found, key=lambda one: (one.order, one.place.name))], unreadable
 
 
-def _look(directory: Place) -> tuple[list[_Finished], list[Place]]:
+def _look(places: list[Place]) -> tuple[list[_Finished], list[Place]]:
     found, unreadable = [], []
-    for place in directory.children(_manifest.NAME):
+    for place in places:
         try:
             manifest = _manifest.read(place)
         except NotFoundError:

@@ -197,8 +197,10 @@ class MithrilStorageWriter(StorageWriter):  # type: ignore[misc]
             step=self.step,
             sequence=self.sequence,
         )
+        _latest.mark(self.path, self.sequence)
         _manifest.write(self.path, manifest, replace=self.overwrite)
         if old is not None:
+            _latest.unmark(self.path, self.sequence)
             for file in old.files.keys() - files.keys():
                 self.path.storage.delete(file)
 
