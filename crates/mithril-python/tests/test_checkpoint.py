@@ -65,15 +65,17 @@ def test_training_states_come_back(compressor):
         compressor.load_tensor("step_2", "model.9.weight")
 
 
-def test_weights_start_from_their_moments(tmp_path):
+@pytest.mark.parametrize("numbered", [False, True])
+def test_weights_start_from_their_moments(tmp_path, numbered):
+    """Moments that are named after their weights, and those of `state_dict()`, which numbers them."""
     from torch.distributed.checkpoint.state_dict import get_optimizer_state_dict
 
     module, optimizer = trained()
     stored = {}
     states = []
     for _ in range(2):
-        state = {"model": module.state_dict(), "optim": get_optimizer_state_dict(module, optimizer)}
-        states.append(copy.deepcopy(state))
+        moments = optimizer.state_dict() if numbered else get_optimizer_state_dict(module, optimizer)
+        states.append(copy.deepcopy({"model": module.state_dict(), "optim": moments}))
         step(module, optimizer)
     for from_moments in (False, True):
         store = ckpt.Compressor(storage=f"local://{tmp_path}/{from_moments}", from_moments=from_moments)
@@ -82,9 +84,36 @@ def test_weights_start_from_their_moments(tmp_path):
         loaded = store.load("step_2")
         for name, tensor in states[1]["model"].items():
             assert torch.equal(loaded["model"][name], tensor), name
-        moments = loaded["optim"]["state"]["0.weight"]
-        assert torch.equal(moments["exp_avg"], states[1]["optim"]["state"]["0.weight"]["exp_avg"])
+        parameter = 0 if numbered else "0.weight"
+        moments = loaded["optim"]["state"][parameter]
+        assert torch.equal(moments["exp_avg"], states[1]["optim"]["state"][parameter]["exp_avg"])
     assert stored[True] < stored[False] - 5000
+
+
+def test_numbered_moments_of_many_equal_shapes_are_found(tmp_path):
+    """Groups with and without decay are numbered one after the other, and names are sorted otherwise."""
+    torch.manual_seed(0)
+    module = torch.nn.Sequential(*(torch.nn.Linear(64, 64) for _ in range(12)))
+    decayed = [parameter for parameter in module.parameters() if parameter.dim() > 1]
+    others = [parameter for parameter in module.parameters() if parameter.dim() < 2]
+    groups = [{"params": decayed, "weight_decay": 0.1}, {"params": others, "weight_decay": 0.0}]
+    optimizer = torch.optim.AdamW(groups, lr=1e-4)
+    states = []
+    for _ in range(6):
+        step(module, optimizer)
+        states.append(copy.deepcopy({"model": module.state_dict(), "optimizer": optimizer.state_dict()}))
+    sizes = {}
+    for from_moments in (False, True):
+        options = {"from_moments": from_moments, "max_restore_cost": 10.0}
+        store = ckpt.Compressor(storage=f"local://{tmp_path}/{from_moments}", **options)
+        store.save(states[-2], "step_1")
+        sizes[from_moments] = store.save(states[-1], "step_2", "step_1").compressed_size
+        loaded = store.load("step_2")
+        for name, tensor in states[-1]["model"].items():
+            assert torch.equal(loaded["model"][name], tensor), name
+    # Of two bytes and more that a weight took against its base, little is left.
+    n_weights = sum(parameter.numel() for parameter in decayed)
+    assert sizes[True] < sizes[False] - n_weights
 
 
 def test_values_keep_their_types(compressor):

@@ -4,7 +4,7 @@ use super::error::about;
 use super::manifest::{DataObject, StoredTensor};
 use super::{CheckpointError, CompressorConfig, Manifest};
 use crate::container::{Bases, Content, Entry, EntryKind, Model, Reader};
-use crate::pack::{DeltaBudget, ExpectedSize};
+use crate::pack::{DeltaBudget, Expected, ExpectedSize};
 use crate::storage::{StorageBackend, StorageErrorKind};
 use mithril_format::ReadAt;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
@@ -121,25 +121,24 @@ pub(super) fn delta_budget(
     config: &CompressorConfig,
 ) -> DeltaBudget {
     let sizes: HashMap<&str, u64> = sizes.iter().map(|size| (size.name.as_str(), size.against)).collect();
+    let mut budget = DeltaBudget::new(config.max_restore_cost - 1.0);
     let mut spare = 0;
-    let (mut candidates, mut forbidden) = (Vec::new(), Vec::new());
+    let mut candidates = Vec::new();
     for tensor in &previous.tensors {
         let is_deep = tensor.depth >= config.max_chain_depth;
-        if is_deep {
-            forbidden.push(tensor);
-        }
+        let full = signed(tensor.full_len).max(1);
+        let deltas = signed(tensor.restore_len) - full;
         // What follows from another tensor adds nothing to a restore; most likely it does so again.
         if matches!(tensor.entry_kind(), Some(EntryKind::Ref | EntryKind::Derived)) {
+            let expected = if is_deep { Expected::Full } else { Expected::Link };
+            budget.plan(&tensor.name, full, deltas, expected);
             continue;
         }
-        let full = signed(tensor.full_len).max(1);
-        #[expect(clippy::cast_possible_truncation, reason = "saturates, which is meant")]
-        let allowed = ((config.max_restore_cost - 1.0) * full as f64) as i64;
-        spare += allowed;
+        spare += budget.allowed(full);
         if is_deep {
+            budget.plan(&tensor.name, full, deltas, Expected::Full);
             continue;
         }
-        let deltas = signed(tensor.restore_len) - full;
         let len = match sizes.get(tensor.name.as_str()) {
             Some(&len) => signed(len),
             // As much as those before it, on average.
@@ -152,18 +151,15 @@ pub(super) fn delta_budget(
     candidates.sort_by(|a, b| b.0.total_cmp(&a.0).then_with(|| a.3.name.cmp(&b.3.name)));
     // What deltas will take is not known exactly.
     let reserve = spare / RESERVED_PART;
-    let mut expected = Vec::new();
     for (_, len, extra, tensor) in candidates {
-        if extra <= spare - reserve {
+        let is_worth_it = extra <= spare - reserve;
+        if is_worth_it {
             spare -= extra;
-            expected.push((tensor, len, extra));
-        } else {
-            forbidden.push(tensor);
         }
+        let full = signed(tensor.full_len).max(1);
+        let expected = if is_worth_it { Expected::Delta(len) } else { Expected::Full };
+        budget.plan(&tensor.name, full, signed(tensor.restore_len) - full, expected);
     }
-    let mut budget = DeltaBudget::new(spare);
-    forbidden.into_iter().for_each(|tensor| budget.forbid(&tensor.name));
-    expected.into_iter().for_each(|(tensor, len, extra)| budget.expect(&tensor.name, len, extra));
     budget
 }
 

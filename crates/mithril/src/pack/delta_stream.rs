@@ -1,77 +1,209 @@
 //! Codes a tensor against its base when neither fits memory.
 
+use super::moments::{Mover, sample_of};
 use super::raw::Raw;
-use crate::container::OpenTensor;
+use super::tensor::FoundBase;
+use crate::container::{OpenTensor, Step};
+use crate::plan::TensorPlan;
 use crate::{Error, FrameOptions, pipeline, plan};
-use mithril_format::Digest;
+use mithril_codec::block::least_len;
 use mithril_format::frame::{FrameHeader, Trailer};
-use std::io::Write;
+use mithril_format::{Digest, Digester};
+use std::io::{self, Write};
+use std::ops::Range;
 
 /// Raw bytes that are planned from, and that are coded at a time.
 const BATCH_LEN: u64 = 8 << 20;
 
-/// Writes the frame of a tensor against a base of the same length, batch by batch.
-pub(super) fn encode(
+/// A base of which ranges are read, each moved by the step that the moments tell.
+struct StreamedBase<'m, 'a> {
+    tensor: OpenTensor<'a>,
+    mover: Option<Mover<'m, 'a>>,
+    threads: usize,
+}
+
+impl StreamedBase<'_, '_> {
+    fn read(&self, range: Range<u64>) -> Result<Vec<u8>, Error> {
+        let mut bytes = vec![0; usize::try_from(range.end - range.start).expect("a batch lies in memory")];
+        self.tensor.read_range(range.clone(), &mut bytes, self.threads)?;
+        if let Some(mover) = &self.mover {
+            mover.apply(range.start, &mut bytes)?;
+        }
+        Ok(bytes)
+    }
+
+    /// The digest of a base that was moved, which nobody knows.
+    fn digest(&self, len: u64) -> Result<Digest, Error> {
+        let mut digester = Digester::default();
+        for batch in batches(len, BATCH_LEN) {
+            digester.update(&self.read(batch)?);
+        }
+        Ok(digester.finish())
+    }
+}
+
+/// The frame of a large tensor against its base, of the same length.
+pub(super) struct DeltaStream<'m, 'a> {
+    raw: Raw<'m>,
+    base: StreamedBase<'m, 'a>,
+    plan: TensorPlan,
+    header: FrameHeader,
+}
+
+impl<'m, 'a> DeltaStream<'m, 'a> {
+    /// Plans the frame.
+    pub(super) fn new(
+        raw: &Raw<'m>,
+        found: &'m FoundBase<'a>,
+        options: &FrameOptions,
+    ) -> Result<Self, Error> {
+        let tensor = found.tensor.open()?;
+        let mut base = StreamedBase { tensor, mover: None, threads: options.threads };
+        if let Some(moments) = &found.moments {
+            let sample = sample_of(raw.len());
+            let (tried, tried_base) = (raw.read(sample.clone())?, base.read(sample.clone())?);
+            let len = usize::try_from(raw.len()).unwrap_or(usize::MAX);
+            base.mover = moments.open()?.fit(&tried, &tried_base, sample, len)?;
+        }
+        let digest = match &base.mover {
+            Some(_) => base.digest(raw.len())?,
+            None => found.tensor.digest()?,
+        };
+        let unit = options.dtype.unit_len() as u64;
+        let front = 0..raw.len().min(BATCH_LEN) / unit * unit;
+        let (current, before) = (raw.read(front.clone())?, base.read(front)?);
+        let mut plan_options = options.clone();
+        // Rows and columns of the whole matrix are not at hand.
+        plan_options.shape = None;
+        let mut plan = plan::tensor_against(&current, &before, &plan_options)?;
+        if !plan.shared.is_empty() {
+            plan = plan::tensor_against(&current, &before, &plan_options.with_effort(crate::Effort::Fast))?;
+        }
+        let max_block_len = BATCH_LEN / 2 / unit * unit;
+        plan.block_len = plan.block_len.min(u32::try_from(max_block_len).unwrap_or(u32::MAX));
+        let header = FrameHeader {
+            dtype: options.dtype,
+            shape: options.shape.clone(),
+            block_len: plan.block_len,
+            raw_len: Some(raw.len()),
+            checksums: options.checksum,
+            base: Some(digest),
+            shared: std::mem::take(&mut plan.shared),
+        };
+        Ok(Self { raw: raw.clone(), base, plan, header })
+    }
+
+    /// The step that its base makes before.
+    pub(super) fn step(&self) -> Result<Option<Step>, Error> {
+        self.base.mover.as_ref().map(Mover::step).transpose()
+    }
+
+    /// Writes the frame, batch by batch.
+    pub(super) fn encode(&self, out: &mut impl Write) -> Result<(), Error> {
+        encode(&self.raw, Some(&self.base), &self.plan, &self.header, self.base.threads, out)
+    }
+}
+
+/// Whether a frame without a base, by this plan, takes at most `len` bytes. It is coded only where that is possible.
+pub(super) fn is_at_most(
+    len: u64,
     raw: &Raw<'_>,
-    base: &OpenTensor<'_>,
-    digest: Digest,
-    options: &FrameOptions,
+    plan: &TensorPlan,
+    header: &FrameHeader,
+    threads: usize,
+) -> Result<bool, Error> {
+    let mut least = 0;
+    for block in batches(raw.len(), u64::from(header.block_len)) {
+        least += least_len(&plan.recipe, &raw.read(block)?) as u64;
+        if least > len {
+            return Ok(false);
+        }
+    }
+    let mut counted = Held::new(0);
+    encode(raw, None, plan, header, threads, &mut counted)?;
+    Ok(counted.len() <= len)
+}
+
+fn encode(
+    raw: &Raw<'_>,
+    base: Option<&StreamedBase<'_, '_>>,
+    plan: &TensorPlan,
+    header: &FrameHeader,
+    threads: usize,
     out: &mut impl Write,
 ) -> Result<(), Error> {
-    let read = |range: std::ops::Range<u64>| -> Result<(Vec<u8>, Vec<u8>), Error> {
-        let current = raw.read(range.clone())?;
-        let mut before = vec![0; current.len()];
-        base.read_range(range, &mut before, options.threads)?;
-        Ok((current, before))
-    };
-    let unit = options.dtype.unit_len() as u64;
-    let (current, before) = read(0..raw.len().min(BATCH_LEN) / unit * unit)?;
-    let mut plan_options = options.clone();
-    // Rows and columns of the whole matrix are not at hand.
-    plan_options.shape = None;
-    let mut plan = plan::tensor_against(&current, &before, &plan_options)?;
-    if !plan.shared.is_empty() {
-        plan = plan::tensor_against(&current, &before, &plan_options.with_effort(crate::Effort::Fast))?;
-    }
-    let max_block_len = BATCH_LEN / 2 / unit * unit;
-    plan.block_len = plan.block_len.min(u32::try_from(max_block_len).unwrap_or(u32::MAX));
-    let header = FrameHeader {
-        dtype: options.dtype,
-        shape: options.shape.clone(),
-        block_len: plan.block_len,
-        raw_len: Some(raw.len()),
-        checksums: options.checksum,
-        base: Some(digest),
-        shared: std::mem::take(&mut plan.shared),
-    };
     let mut bytes = Vec::new();
     header.write(&mut bytes);
     out.write_all(&bytes).map_err(Error::writing)?;
-
     let block_len = u64::from(header.block_len);
-    let batch_len = (BATCH_LEN / block_len).max(1) * block_len;
     let mut trailer = Trailer::default();
-    let mut at = 0;
-    while at < raw.len() {
-        let end = (at + batch_len).min(raw.len());
-        let (current, before) = read(at..end)?;
+    for batch in batches(raw.len(), (BATCH_LEN / block_len).max(1) * block_len) {
+        let current = raw.read(batch.clone())?;
+        let before = base.map(|base| base.read(batch)).transpose()?;
         bytes.resize(pipeline::blocks_bound(current.len(), header.block_len as usize), 0);
         let first_block = trailer.coded_lens.len();
-        let (batch, len) = pipeline::encode_blocks(
-            &plan,
-            &header,
+        let (coded, len) = pipeline::encode_blocks(
+            plan,
+            header,
             first_block,
             &current,
-            Some(&before),
-            options.threads,
+            before.as_deref(),
+            threads,
             &mut bytes,
         );
         out.write_all(&bytes[..len]).map_err(Error::writing)?;
-        trailer.coded_lens.extend(batch.coded_lens);
-        trailer.raw_len += batch.raw_len;
-        at = end;
+        trailer.coded_lens.extend(coded.coded_lens);
+        trailer.raw_len += coded.raw_len;
     }
     bytes.clear();
     trailer.write(&mut bytes);
     out.write_all(&bytes).map_err(Error::writing)
 }
+
+/// The ranges that so many bytes are worked on in.
+fn batches(len: u64, batch_len: u64) -> impl Iterator<Item = Range<u64>> {
+    let n_batches = len.div_ceil(batch_len);
+    (0..n_batches).map(move |batch| batch * batch_len..((batch + 1) * batch_len).min(len))
+}
+
+/// Counts what is written, and holds it as long as it is not too much.
+pub(super) struct Held {
+    bytes: Vec<u8>,
+    len: u64,
+    limit: u64,
+}
+
+impl Held {
+    pub(super) fn new(limit: u64) -> Self {
+        Self { bytes: Vec::new(), len: 0, limit }
+    }
+
+    /// Bytes that were written.
+    pub(super) fn len(&self) -> u64 {
+        self.len
+    }
+
+    /// All of them, unless they were too many.
+    pub(super) fn bytes(&self) -> Option<&[u8]> {
+        (self.len <= self.limit).then_some(&self.bytes)
+    }
+}
+
+impl Write for Held {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.len += bytes.len() as u64;
+        if self.len <= self.limit {
+            self.bytes.extend_from_slice(bytes);
+        } else {
+            self.bytes = Vec::new();
+        }
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests;

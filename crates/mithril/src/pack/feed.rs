@@ -1,13 +1,12 @@
 //! Reads the tensors of a file, decides how each is stored, and feeds the coding to threads.
 
-use super::bases::BaseTensor;
-use super::delta_stream;
+use super::delta_stream::{self, DeltaStream, Held};
 use super::layout::Layout;
 use super::raw::Raw;
 use super::tensor::{Choice, FoundBase, TensorChooser, against, compress, compress_against};
 use super::window::Window;
 use super::write::{FrameEnd, InFull, Message};
-use super::{BATCH_LEN, IN_MEMORY_LEN, PackOptions};
+use super::{BATCH_LEN, PackOptions};
 use crate::container::{Entry, EntryKind};
 use crate::pipeline::buffers::Buffers;
 use crate::pipeline::ordered::{Closed, Line};
@@ -20,6 +19,7 @@ use mithril_format::{ReadAt, TensorInfo};
 use std::io::{self, Write};
 use std::ops::Range;
 use std::sync::Arc;
+use std::sync::mpsc::sync_channel;
 
 /// Glue up to this length is coded in memory.
 const GLUE_IN_MEMORY_LEN: u64 = 4 << 20;
@@ -147,12 +147,14 @@ impl<'env> Feeder<'_, 'env> {
         let tensor = &self.layout.tensors[tensor_idx];
         let len = tensor.bytes.end - tensor.bytes.start;
         let by_blocks = self.options.effort == Effort::Fast && self.options.bases.is_empty();
-        if by_blocks || len > IN_MEMORY_LEN {
+        if by_blocks || len > self.options.in_memory_len {
             let raw = Raw::new(self.source, tensor.bytes.clone(), None);
             return match chooser.choose(tensor_idx, &raw)? {
                 Choice::Link(entry) => self.push_done(Message::Link(entry)),
-                Choice::Frame(entry, None) => self.push_blocks(entry, &raw, tensor),
-                Choice::Frame(entry, Some(base)) => self.push_delta_stream(entry, &base.tensor, &raw, tensor),
+                Choice::Frame(entry, None) => {
+                    self.push_blocks(entry, &raw, tensor, self.plan_blocks(&raw, tensor)?)
+                }
+                Choice::Frame(entry, Some(base)) => self.push_delta_stream(entry, &base, &raw, tensor),
             };
         }
         let share = self.memory.take(len);
@@ -197,8 +199,8 @@ impl<'env> Feeder<'_, 'env> {
         self.line.push(job).map_err(closed)
     }
 
-    /// Feeds a tensor batch by batch, planned from a sample.
-    fn push_blocks(&self, entry: Entry, raw: &Raw<'_>, tensor: &TensorInfo) -> Result<(), Error> {
+    /// How a tensor is coded batch by batch, planned from a sample.
+    fn plan_blocks(&self, raw: &Raw<'_>, tensor: &TensorInfo) -> Result<(TensorPlan, FrameHeader), Error> {
         let mut options = self.options.frame_options(tensor.dtype, &tensor.shape);
         let shape = options.shape.take();
         let plan = plan_by_sample(raw, &options)?;
@@ -211,6 +213,17 @@ impl<'env> Feeder<'_, 'env> {
             shared: Default::default(),
             base: None,
         };
+        Ok((plan, header))
+    }
+
+    /// Feeds a tensor batch by batch.
+    fn push_blocks(
+        &self,
+        entry: Entry,
+        raw: &Raw<'_>,
+        tensor: &TensorInfo,
+        (plan, header): (TensorPlan, FrameHeader),
+    ) -> Result<(), Error> {
         let mut head = Vec::new();
         header.write(&mut head);
         self.push_done(Message::Start(entry))?;
@@ -241,19 +254,44 @@ impl<'env> Feeder<'_, 'env> {
         self.push_done(Message::End(FrameEnd::NeedsTrailer))
     }
 
-    /// Codes a tensor against its base when neither fits memory.
+    /// Feeds a tensor against its base when neither fits memory, or without it where that is smaller, or must be.
     fn push_delta_stream(
         &self,
         mut entry: Entry,
-        base: &BaseTensor<'_>,
+        base: &FoundBase<'env>,
         raw: &Raw<'_>,
         tensor: &TensorInfo,
     ) -> Result<(), Error> {
         let options = self.options.frame_options(tensor.dtype, &tensor.shape);
-        against(&mut entry, base, None)?;
+        let full = entry.clone();
+        let delta = DeltaStream::new(raw, base, &options)?;
+        against(&mut entry, &base.tensor, delta.step()?)?;
+        // Nothing that is written can be taken back, so that all of it is coded before. What does not fit memory is coded
+        // twice.
+        let _share = self.memory.take(self.options.in_memory_len);
+        let mut held = Held::new(self.options.in_memory_len);
+        delta.encode(&mut held)?;
+        let alone = self.plan_blocks(raw, tensor)?;
+        let is_larger = delta_stream::is_at_most(held.len(), raw, &alone.0, &alone.1, options.threads)?;
+        if is_larger || !self.fits_budget(&entry, held.len())? {
+            return self.push_blocks(full, raw, tensor, alone);
+        }
         self.push_done(Message::Start(entry))?;
-        delta_stream::encode(raw, &base.open()?, base.digest()?, &options, &mut Pieces(self))?;
+        match held.bytes() {
+            Some(bytes) => {
+                let pieces = bytes.chunks(usize::try_from(BATCH_LEN).expect("half a megabyte"));
+                pieces.into_iter().try_for_each(|piece| self.push_done(Message::Piece(piece.to_vec())))?;
+            }
+            None => delta.encode(&mut Pieces(self))?,
+        }
         self.push_done(Message::End(FrameEnd::Complete))
+    }
+
+    /// Whether an entry may be stored by a delta of so many bytes: known when all before it are written.
+    fn fits_budget(&self, entry: &Entry, len: u64) -> Result<bool, Error> {
+        let (answer, answered) = sync_channel(1);
+        self.push_done(Message::Ask(entry.clone(), len, answer))?;
+        answered.recv().map_err(|_| closed(Closed))
     }
 
     /// Feeds the glue: all pieces as one entry.

@@ -3,7 +3,7 @@
 use super::file::{Source, create};
 use super::layout::Layout;
 use super::raw::Raw;
-use super::{IN_MEMORY_LEN, PackOptions, PackSummary, PackedTensor, Progress, UnpackSummary};
+use super::{PackOptions, PackSummary, PackedTensor, Progress, UnpackSummary};
 use crate::container::{EntryKind, Model};
 use crate::{Encoder, Error};
 use mithril_format::source::Kind;
@@ -87,9 +87,10 @@ fn write_tensor(
     options: &PackOptions,
     out: &mut impl Write,
 ) -> Result<(u64, bool), Error> {
-    let options = options.frame_options(tensor.dtype, &tensor.shape);
     let raw = Raw::new(source, tensor.bytes.clone(), None);
-    if raw.len() > IN_MEMORY_LEN {
+    let is_large = raw.len() > options.in_memory_len;
+    let options = options.frame_options(tensor.dtype, &tensor.shape);
+    if is_large {
         let mut counted = Counted { writer: out, len: 0 };
         let mut encoder = Encoder::new(&mut counted, &options)?;
         raw.all_pieces(|_, piece| encoder.write_all(piece).map(|()| true).map_err(Error::writing))?;

@@ -14,6 +14,7 @@ mod feed;
 mod file;
 mod framed;
 mod layout;
+mod moment_finder;
 mod moments;
 mod options;
 mod raw;
@@ -24,7 +25,7 @@ mod unpack;
 mod window;
 mod write;
 
-pub(crate) use budget::DeltaBudget;
+pub(crate) use budget::{DeltaBudget, Expected};
 pub(crate) use expect::{ExpectedSize, expected_sizes};
 pub use file::{Source, pack_file, unpack_file};
 pub use framed::{is_framed, pack_framed, unpack_framed};
@@ -32,9 +33,6 @@ pub(crate) use layout::can_be_an_entry;
 pub use options::{PackOptions, PackSummary, PackedTensor};
 pub use unpack::{UnpackSummary, check, unpack};
 pub use write::pack;
-
-/// Raw bytes of the tensors that are coded in memory as a whole. Larger ones are coded as streams.
-const IN_MEMORY_LEN: u64 = 64 << 20;
 
 /// Raw bytes that are read, coded and written together: so few that they stay in the cache from one step to the next,
 /// and so many that handing them over costs nothing.

@@ -29,6 +29,8 @@ pub struct PackOptions {
     pub from_moments: bool,
     /// What deltas may take. Tensors equal to a base are not stored again in any case.
     pub(crate) delta_budget: DeltaBudget,
+    /// Raw bytes of the tensors that are coded in memory as a whole. Larger ones are coded as streams.
+    pub(crate) in_memory_len: u64,
     /// Name of the original file, without directories.
     pub name: String,
     /// Training step.
@@ -49,6 +51,7 @@ impl Default for PackOptions {
             bases: Bases::none(),
             from_moments: false,
             delta_budget: DeltaBudget::default(),
+            in_memory_len: 64 << 20,
             name: String::new(),
             step: None,
             metadata: BTreeMap::new(),

@@ -3,7 +3,8 @@
 use super::PackOptions;
 use super::bases::{BaseFinder, BaseTensor};
 use super::layout::Layout;
-use super::moments::{MomentFinder, Moments};
+use super::moment_finder::MomentFinder;
+use super::moments::Moments;
 use super::raw::Raw;
 use super::twins::Twins;
 use crate::container::{Content, Entry, Rounding, Step};
@@ -16,10 +17,9 @@ use mithril_format::frame::FrameHeader;
 pub(super) struct TensorChooser<'a> {
     layout: &'a Layout,
     options: &'a PackOptions,
-    source: &'a dyn ReadAt,
     twins: Twins<'a>,
     bases: BaseFinder<'a>,
-    moments: Option<MomentFinder>,
+    moments: Option<MomentFinder<'a>>,
 }
 
 /// A base tensor, and the moments that tell where it went, if they shall and are there.
@@ -44,8 +44,8 @@ impl<'a> TensorChooser<'a> {
     ) -> Result<Self, Error> {
         let twins = Twins::new(source, layout)?;
         let bases = BaseFinder::new(&options.bases, layout);
-        let moments = options.from_moments.then(|| MomentFinder::new(layout));
-        Ok(Self { layout, options, source, twins, bases, moments })
+        let moments = options.from_moments.then(|| MomentFinder::new(source, layout));
+        Ok(Self { layout, options, twins, bases, moments })
     }
 
     /// Decides how a tensor is stored.
@@ -76,12 +76,12 @@ impl<'a> TensorChooser<'a> {
             false => None,
             true => self.bases.find_similar(tensor, raw, &options)?,
         };
-        let moments = |tensor| {
-            let finder = self.moments.as_ref()?;
-            finder.find(tensor, self.source, self.layout, &self.bases)
+        let Some(base) = base else { return Ok(Choice::Frame(entry, None)) };
+        let moments = match &mut self.moments {
+            Some(finder) => finder.find(tensor_idx, raw, &base, &self.bases)?,
+            None => None,
         };
-        let base = base.map(|base| FoundBase { tensor: base, moments: moments(tensor) });
-        Ok(Choice::Frame(entry, base))
+        Ok(Choice::Frame(entry, Some(FoundBase { tensor: base, moments })))
     }
 }
 

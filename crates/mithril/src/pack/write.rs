@@ -3,7 +3,7 @@
 use super::budget::DeltaBudget;
 use super::feed::Feeder;
 use super::layout::Layout;
-use super::{IN_MEMORY_LEN, PackOptions, PackSummary, PackedTensor, Progress};
+use super::{PackOptions, PackSummary, PackedTensor, Progress};
 use crate::Error;
 use crate::container::{BaseHint, Compression, Entry, Header, Original};
 use crate::options::thread_count;
@@ -15,6 +15,7 @@ use mithril_format::container::ContainerWriter;
 use mithril_format::frame::Trailer;
 use std::io::{self, Write};
 use std::ops::Range;
+use std::sync::mpsc::SyncSender;
 
 /// Packs a model file to a container. Returns the writer, not flushed.
 ///
@@ -46,7 +47,7 @@ pub fn pack<W: Write + Send>(
         .map_err(Error::writing)?;
     let threads =
         thread_count(options.threads, usize::MAX, usize::try_from(layout.file_len).unwrap_or(usize::MAX));
-    let (buffers, memory) = (Buffers::default(), Budget::new(IN_MEMORY_LEN));
+    let (buffers, memory) = (Buffers::default(), Budget::new(options.in_memory_len));
     let layout = &layout;
     let (fed, written) = ordered::run(
         threads,
@@ -104,6 +105,8 @@ pub(super) enum Message<'a> {
     Blocks(Buffer<'a>, Trailer),
     /// The end of that frame, behind the trailer if all of it came as blocks.
     End(FrameEnd),
+    /// Whether an entry may be stored by a delta of so many bytes: answered when all before it are counted.
+    Ask(Entry, u64, SyncSender<bool>),
 }
 
 /// Codes a tensor without its base.
@@ -127,6 +130,7 @@ fn write_entries<W: Write>(
     progress: Progress<'_>,
 ) -> Result<ContainerWriter<W>, Error> {
     let write = |container: &mut ContainerWriter<W>, entry: Entry, bytes: &[u8]| -> io::Result<()> {
+        budget.count(&entry, bytes.len() as u64);
         let mut frame = container.start_frame(entry)?;
         frame.write_all(bytes)?;
         frame.finish();
@@ -138,7 +142,10 @@ fn write_entries<W: Write>(
                 for (entry, range) in entries {
                     let raw_len = entry.raw_len();
                     match range {
-                        None => container.add_link(entry),
+                        None => {
+                            budget.count(&entry, 0);
+                            container.add_link(entry)
+                        }
                         Some(range) => write(&mut container, entry, &bytes[range]),
                     }
                     .map_err(Error::writing)?;
@@ -147,6 +154,7 @@ fn write_entries<W: Write>(
             }
             Message::Link(entry) => {
                 let raw_len = entry.raw_len();
+                budget.count(&entry, 0);
                 container.add_link(entry).map_err(Error::writing)?;
                 progress(raw_len);
             }
@@ -158,7 +166,7 @@ fn write_entries<W: Write>(
             }
             Message::Delta(entry, bytes, in_full) => {
                 let raw_len = entry.raw_len();
-                if budget.take(&entry.name, bytes.len() as u64) {
+                if budget.fits(&entry, bytes.len() as u64) {
                     write(&mut container, entry, &bytes).map_err(Error::writing)?;
                 } else {
                     let (entry, bytes) = in_full()?;
@@ -166,7 +174,11 @@ fn write_entries<W: Write>(
                 }
                 progress(raw_len);
             }
-            Message::Start(entry) => write_pieces(&mut container, entry, messages, progress)?,
+            Message::Ask(entry, len, answer) => {
+                // Who asked may be gone, because of an error that is reported.
+                let _ = answer.send(budget.fits(&entry, len));
+            }
+            Message::Start(entry) => write_pieces(&mut container, entry, messages, budget, progress)?,
             Message::Piece(_) | Message::Blocks(..) | Message::End(_) => {
                 unreachable!("pieces follow a start, and end with an end")
             }
@@ -180,9 +192,11 @@ fn write_pieces<W: Write>(
     container: &mut ContainerWriter<W>,
     entry: Entry,
     messages: &mut Messages<'_, '_>,
+    budget: &DeltaBudget,
     progress: Progress<'_>,
 ) -> Result<(), Error> {
     let raw_len = entry.raw_len();
+    let counted = entry.clone();
     let mut frame = container.start_frame(entry).map_err(Error::writing)?;
     let mut trailer = Trailer::default();
     for message in messages {
@@ -200,7 +214,7 @@ fn write_pieces<W: Write>(
                     trailer.write(&mut bytes);
                     frame.write_all(&bytes).map_err(Error::writing)?;
                 }
-                frame.finish();
+                budget.count(&counted, frame.finish());
                 progress(raw_len - trailer.raw_len);
                 return Ok(());
             }
@@ -208,6 +222,7 @@ fn write_pieces<W: Write>(
             | Message::Link(_)
             | Message::Frame(..)
             | Message::Delta(..)
+            | Message::Ask(..)
             | Message::Start(_) => {
                 unreachable!("a frame in pieces ends before the next")
             }

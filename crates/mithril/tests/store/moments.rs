@@ -20,8 +20,8 @@ impl Adam {
         Self { layers: (0..n_layers).map(layer).collect(), random: Random::new(seed) }
     }
 
-    /// The state after some more steps: bf16 weights, masters and both moments.
-    fn steps(&mut self, n: usize) -> Checkpoint {
+    /// Goes some steps on.
+    fn go_on(&mut self, n: usize) {
         for _ in 0..n {
             for [masters, firsts, seconds] in &mut self.layers {
                 for ((w, m), v) in masters.iter_mut().zip(firsts).zip(seconds) {
@@ -32,6 +32,11 @@ impl Adam {
                 }
             }
         }
+    }
+
+    /// The state after some more steps: bf16 weights, masters and both moments.
+    fn steps(&mut self, n: usize) -> Checkpoint {
+        self.go_on(n);
         let mut state = Checkpoint::new();
         for (layer, [masters, firsts, seconds]) in self.layers.iter().enumerate() {
             state = state
@@ -42,6 +47,70 @@ impl Adam {
         }
         state
     }
+}
+
+/// The state after some more steps as `torch.optim` has it: weights by name, moments by the number of the parameter, in
+/// another order than that of the names.
+fn numbered(run: &mut Adam, n: usize) -> Checkpoint {
+    run.go_on(n);
+    let n_layers = run.layers.len();
+    let mut state = Checkpoint::new();
+    for (layer, [masters, firsts, seconds]) in run.layers.iter().enumerate() {
+        // Two tensors of each block, of which the second is the first parameter.
+        let (block, part) = (layer / 2, ["attention", "mlp"][layer % 2]);
+        let number = (n_layers - 2 - 2 * block) + (1 - layer % 2);
+        state = state
+            .with_tensor(format!("master.blocks.{block}.{part}.weight"), f32_tensor(masters))
+            .with_tensor(format!("optimizer.state.{number}.exp_avg"), f32_tensor(firsts))
+            .with_tensor(format!("optimizer.state.{number}.exp_avg_sq"), f32_tensor(seconds))
+            .with_tensor(format!("optimizer.state.{number}.step"), f32_tensor(&[number as f32]));
+    }
+    state.with_tensor("master.running_mean", f32_tensor(&weights(n as u64, run.layers[0][0].len())))
+}
+
+#[test]
+fn moments_that_are_numbered_are_found_by_where_the_weights_went() {
+    let config = CompressorConfig::default().with_chain(8, 10.0);
+    let lens = [false, true].map(|from_moments| {
+        let mut run = Adam::new(3, 24, 6_000);
+        let (store, _) = store(config.clone().with_from_moments(from_moments));
+        store.save(&numbered(&mut run, 20), "step_0", None).unwrap();
+        let state = numbered(&mut run, 1);
+        let meta = store.save(&state, "step_1", Some("step_0")).unwrap();
+        assert_eq!(store.load("step_1").unwrap().tensors, state.tensors);
+        meta.tensors
+            .iter()
+            .filter(|tensor| tensor.name.ends_with("weight"))
+            .map(|tensor| tensor.stored_len)
+            .collect::<Vec<_>>()
+    });
+    for (layer, (alone, from_moments)) in lens[0].iter().zip(&lens[1]).enumerate() {
+        assert!(from_moments * 2 < *alone, "weight {layer}: {from_moments} and {alone} bytes");
+    }
+}
+
+#[test]
+fn moments_of_others_cost_nothing_but_time() {
+    let config = CompressorConfig::default().with_chain(8, 10.0);
+    let sizes = [false, true].map(|from_moments| {
+        let (mut run, mut other) = (Adam::new(3, 4, 6_000), Adam::new(4, 4, 6_000));
+        let (store, _) = store(config.clone().with_from_moments(from_moments));
+        let mut mixed = |n: usize| {
+            let (mut state, moments) = (numbered(&mut run, n), numbered(&mut other, n));
+            for (name, tensor) in moments.tensors {
+                if name.starts_with("optimizer.") {
+                    state.tensors.insert(name, tensor);
+                }
+            }
+            state
+        };
+        store.save(&mixed(20), "step_0", None).unwrap();
+        let state = mixed(1);
+        let meta = store.save(&state, "step_1", Some("step_0")).unwrap();
+        assert_eq!(store.load("step_1").unwrap().tensors, state.tensors);
+        meta.compressed_size
+    });
+    assert!(sizes[1] <= sizes[0] + 100, "{sizes:?}");
 }
 
 fn masters_len(meta: &mithril::checkpoint::CheckpointMeta) -> u64 {
