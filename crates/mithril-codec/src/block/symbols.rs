@@ -289,14 +289,16 @@ fn write_escapes(
         out.push_u32(end - first)?;
         first = end;
     }
-    for &position in escapes {
+    let positions = out.reserve(2 * escapes.len())?.as_chunks_mut::<2>().0;
+    for (low_bytes, position) in positions.iter_mut().zip(escapes) {
         let [a, b, ..] = position.to_le_bytes();
-        out.push(&[a, b])?;
+        *low_bytes = [a, b];
     }
-    let width = usize::from(split.layout.width);
-    for &position in escapes {
+    let (width, top_len) = (usize::from(split.layout.width), escape_len(split));
+    let tops = out.reserve(top_len * escapes.len())?.chunks_exact_mut(top_len);
+    for (bytes, &position) in tops.zip(escapes) {
         let top = split.top(read_element(elements, width, element_at(position as usize)));
-        out.push(&top.to_le_bytes()[..escape_len(split)])?;
+        bytes.copy_from_slice(&top.to_le_bytes()[..top_len]);
     }
     Ok(())
 }
@@ -421,26 +423,28 @@ pub(super) fn read_escapes(
     let total = total.ok_or(CodecError::corrupt("more escapes than elements"))?;
     let positions = cursor.take(2 * total)?.as_chunks::<2>().0;
     let tops = cursor.take(escape_len(split) * total)?;
-    let segments =
-        counts.iter().enumerate().flat_map(|(segment, &count)| std::iter::repeat_n(segment, count));
-    let mut lowest = 0;
-    for ((segment, position), top) in segments.zip(positions).zip(tops.chunks_exact(escape_len(split))) {
-        let position = segment * SEGMENT + usize::from(u16::from_le_bytes(*position));
-        let element = if position < n { element_at(position) } else { n };
-        if element >= n {
-            return Err(CodecError::corrupt("escape behind the last element"));
+    escapes.reserve(total);
+    let mut listed = positions.iter().zip(tops.chunks_exact(escape_len(split)));
+    for (first, &count) in (0..).step_by(SEGMENT).zip(&counts) {
+        let mut lowest = first;
+        for (position, top) in listed.by_ref().take(count) {
+            let position = first + usize::from(u16::from_le_bytes(*position));
+            let element = if position < n { element_at(position) } else { n };
+            if element >= n {
+                return Err(CodecError::corrupt("escape behind the last element"));
+            }
+            if position < lowest {
+                return Err(CodecError::corrupt("positions of escapes do not ascend"));
+            }
+            lowest = position + 1;
+            let top = u16::from_le_bytes([top[0], top.get(1).copied().unwrap_or(0)]);
+            if u32::from(top) >> split.top_bits() != 0 {
+                return Err(CodecError::corrupt("escape of more bits than the top field"));
+            }
+            let element =
+                u32::try_from(element).map_err(|_| CodecError::corrupt("escape behind the last element"))?;
+            escapes.push((element, top));
         }
-        if position < lowest {
-            return Err(CodecError::corrupt("positions of escapes do not ascend"));
-        }
-        lowest = position + 1;
-        let top = u16::from_le_bytes([top[0], top.get(1).copied().unwrap_or(0)]);
-        if u32::from(top) >> split.top_bits() != 0 {
-            return Err(CodecError::corrupt("escape of more bits than the top field"));
-        }
-        let element =
-            u32::try_from(element).map_err(|_| CodecError::corrupt("escape behind the last element"))?;
-        escapes.push((element, top));
     }
     Ok(())
 }

@@ -1,6 +1,6 @@
 //! Counting and mapping the values of a rANS8 window.
 
-use super::{Avx2, load, store, table};
+use super::{Avx2, load, load_wide, store, store_wide, table};
 use crate::entropy::rans8::{COUNTED, LISTABLE, Symbols, Window, sampled_groups};
 use std::arch::x86_64::*;
 
@@ -33,8 +33,12 @@ impl Avx2 {
 
     /// Maps whole vectors of 64 listed values; returns how many values are done.
     pub(crate) fn map_listed(self, symbols: &Symbols, plane: &mut [u8], escapes: &mut Vec<u32>) -> usize {
-        // SAFETY: `self` exists only when `detect` saw the features.
-        unsafe { map_listed(&symbols.by_value, plane, escapes) }
+        match self.wide {
+            // SAFETY: both exist only when `detect` saw the features.
+            Some(_) => unsafe { map_listed_wide(&symbols.by_value, plane, escapes) },
+            // SAFETY: `self` exists only when `detect` saw the features.
+            None => unsafe { map_listed(&symbols.by_value, plane, escapes) },
+        }
     }
 }
 
@@ -95,13 +99,34 @@ fn map(window: &Window, plane: &mut [u8], first: u32, escapes: &mut Vec<u32>) ->
             let mask = !_mm256_movemask_epi8(valid).cast_unsigned();
             escaped |= u64::from(mask) << (32 * half);
         }
-        while escaped != 0 {
-            escapes.push(position + escaped.trailing_zeros());
-            escaped &= escaped - 1;
-        }
+        push_escapes(position, escaped, escapes);
         position = position.wrapping_add(64);
     }
     n_pairs * 64
+}
+
+/// Lists the places of 64 values from `first` on that are set in the mask.
+#[inline]
+#[target_feature(enable = "bmi1")]
+fn push_escapes(first: u32, mut escaped: u64, escapes: &mut Vec<u32>) {
+    while escaped != 0 {
+        escapes.push(first + escaped.trailing_zeros());
+        escaped &= escaped - 1;
+    }
+}
+
+/// With AVX-512 one look-up finds the symbols of 64 values.
+#[target_feature(enable = "avx512f,avx512bw,avx512vbmi,avx2,bmi1,bmi2,popcnt,lzcnt")]
+fn map_listed_wide(by_value: &[u8; LISTABLE], plane: &mut [u8], escapes: &mut Vec<u32>) -> usize {
+    let (by_value, symbol) = (load_wide(by_value), _mm512_set1_epi8(0x7f));
+    let (groups, _) = plane.as_chunks_mut::<64>();
+    let n_groups = groups.len();
+    for (values, position) in groups.iter_mut().zip((0..).step_by(64)) {
+        let found = _mm512_permutexvar_epi8(load_wide(values), by_value);
+        store_wide(values, _mm512_and_si512(found, symbol));
+        push_escapes(position, !_mm512_movepi8_mask(found), escapes);
+    }
+    n_groups * 64
 }
 
 #[target_feature(enable = "avx2,bmi1,bmi2,popcnt,lzcnt")]
@@ -125,11 +150,7 @@ fn map_listed(by_value: &[u8; LISTABLE], plane: &mut [u8], escapes: &mut Vec<u32
             store(values, _mm256_and_si256(found, symbol));
             listed |= u64::from(_mm256_movemask_epi8(found).cast_unsigned()) << (32 * half);
         }
-        let mut escaped = !listed;
-        while escaped != 0 {
-            escapes.push(position + escaped.trailing_zeros());
-            escaped &= escaped - 1;
-        }
+        push_escapes(position, !listed, escapes);
         position = position.wrapping_add(64);
     }
     n_pairs * 64

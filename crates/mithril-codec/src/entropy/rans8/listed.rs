@@ -111,6 +111,7 @@ impl Symbols {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::arch::{Kernels, with_kernels};
 
     /// Two runs of values, one of them rare, and single others.
     fn plane(n: usize) -> Vec<u8> {
@@ -139,15 +140,17 @@ mod tests {
     }
 
     #[test]
-    fn the_kernel_maps_like_the_scalar_code() {
+    fn the_kernels_map_like_the_scalar_code() {
         let map = Symbols::of(&[20, 19, 52, 18, 51, 0, 63, 17, 33, 32, 31, 15, 16, 47, 48, 7]);
         for n in (0..=400).chain([5000]) {
             let values: Vec<u8> = (0..n).map(|i| u8::try_from(i * 37 % 64).unwrap()).collect();
-            let (mut kernel, mut kernel_escapes) = (values.clone(), Vec::new());
-            map.map(&mut kernel, &mut kernel_escapes);
-            let (mut scalar, mut scalar_escapes) = (values, Vec::new());
+            let (mut scalar, mut scalar_escapes) = (values.clone(), Vec::new());
             map.map_scalar(0, &mut scalar, &mut scalar_escapes);
-            assert!(kernel == scalar && kernel_escapes == scalar_escapes, "n {n}");
+            for kernels in [Kernels::All, Kernels::Avx2] {
+                let (mut kernel, mut kernel_escapes) = (values.clone(), Vec::new());
+                with_kernels(kernels, || map.map(&mut kernel, &mut kernel_escapes));
+                assert!(kernel == scalar && kernel_escapes == scalar_escapes, "{kernels:?} n {n}");
+            }
         }
     }
 

@@ -186,7 +186,9 @@ impl FieldSplit {
     pub(crate) fn element_at(&self, position: usize) -> usize {
         match self.order {
             Order::Natural => position,
-            Order::Packed => position / VECTOR * VECTOR + byte_order(self.layout.width)[position % VECTOR],
+            Order::Packed => {
+                position / VECTOR * VECTOR + packed_element(self.layout.width, position % VECTOR)
+            }
         }
     }
 }
@@ -246,9 +248,14 @@ pub(crate) fn low_mask(bits: u32) -> u64 {
 
 /// Element of each place of a packed vector: what packing two or four registers leaves where.
 pub(crate) fn byte_order(width: u8) -> [usize; VECTOR] {
-    std::array::from_fn(|p| match width {
-        2 => p & 7 | (p & 8) << 1 | (p & 16) >> 1,
-        4 => 8 * ((p & 15) >> 2) + (p & 3) + 4 * (p >> 4),
-        _ => p,
-    })
+    std::array::from_fn(|place| packed_element(width, place))
+}
+
+/// Element of one place of a packed vector.
+fn packed_element(width: u8, place: usize) -> usize {
+    match width {
+        2 => place & 7 | (place & 8) << 1 | (place & 16) >> 1,
+        4 => 8 * ((place & 15) >> 2) + (place & 3) + 4 * (place >> 4),
+        _ => place,
+    }
 }
