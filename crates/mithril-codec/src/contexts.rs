@@ -54,18 +54,12 @@ impl Contexts {
         for (column, &class) in (0u32..).zip(&column_classes) {
             columns_by_class[usize::from(class)].push(column);
         }
-        let (mut shuffles, mut taken) = (Vec::new(), Vec::new());
-        for group in column_classes.chunks(GROUP) {
-            for class in 0..n_column_classes {
-                let mut shuffle = [0x80; GROUP];
-                let mut n = 0;
-                for (to, _) in shuffle.iter_mut().zip(group).filter(|(_, c)| usize::from(**c) == class) {
-                    *to = n;
-                    n += 1;
-                }
-                shuffles.push(shuffle);
-                taken.push(n);
-            }
+        let mut shuffles = vec![[0x80; GROUP]; column_classes.len().div_ceil(GROUP) * n_column_classes];
+        let mut taken = vec![0; shuffles.len()];
+        for (column, &class) in column_classes.iter().enumerate() {
+            let at = column / GROUP * n_column_classes + usize::from(class);
+            shuffles[at][column % GROUP] = taken[at];
+            taken[at] += 1;
         }
         let mut masks = vec![0; column_classes.len().div_ceil(WIDE_GROUP) * n_column_classes];
         for (column, &class) in column_classes.iter().enumerate() {

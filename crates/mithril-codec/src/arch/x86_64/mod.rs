@@ -11,6 +11,7 @@ mod delta_wide_32;
 mod ecq_encode;
 mod ecq_gemv;
 mod ecq_gemv_wide;
+mod join_wide;
 mod low_rank;
 mod predicted;
 mod rans12;

@@ -87,22 +87,51 @@ fn expand_rows(
     at: &mut [usize],
     plane: &mut [u8],
 ) {
-    let n_classes = masks.len() / row_len.div_ceil(64);
-    for (row, &class) in row_classes.iter().enumerate() {
-        let next = &mut at[usize::from(class) * n_classes..][..n_classes];
-        // What a group writes behind its row is overwritten by the next row, or lies in the slack.
-        let out = &mut plane[row * row_len..];
-        for (masks, first) in masks.chunks_exact(n_classes).zip((0..).step_by(64)) {
-            let mut group = _mm512_setzero_si512();
-            for (&mask, at) in masks.iter().zip(&mut *next) {
-                let symbols = load_wide(bucketed[*at..].first_chunk().expect("slack behind the buckets"));
-                // More streams than hardware foresees, and they may have left the first-level cache.
-                _mm_prefetch::<_MM_HINT_T0>(bucketed.as_ptr().wrapping_add(*at + AHEAD).cast());
-                group = _mm512_or_si512(group, _mm512_maskz_expand_epi8(mask, symbols));
-                *at += mask.count_ones() as usize;
+    match masks.len() / row_len.div_ceil(64) {
+        // As many as encoders make of fields, and of signs: their positions stay in registers.
+        4 => expand_rows_of::<4>(masks, row_len, row_classes, bucketed, at, plane),
+        8 => expand_rows_of::<8>(masks, row_len, row_classes, bucketed, at, plane),
+        n_classes => {
+            for (row, &class) in row_classes.iter().enumerate() {
+                let next = &mut at[usize::from(class) * n_classes..][..n_classes];
+                expand_row(masks, row_len, bucketed, next, &mut plane[row * row_len..]);
             }
-            store_first(&mut out[first..], row_len - first, group);
         }
+    }
+}
+
+#[inline]
+#[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512vbmi,avx512vbmi2,avx2,bmi1,bmi2,popcnt,lzcnt")]
+fn expand_rows_of<const CLASSES: usize>(
+    masks: &[u64],
+    row_len: usize,
+    row_classes: &[u8],
+    bucketed: &[u8],
+    at: &mut [usize],
+    plane: &mut [u8],
+) {
+    let at = at.as_chunks_mut::<CLASSES>().0;
+    for (row, &class) in row_classes.iter().enumerate() {
+        let mut next = at[usize::from(class)];
+        expand_row(masks, row_len, bucketed, &mut next, &mut plane[row * row_len..]);
+        at[usize::from(class)] = next;
+    }
+}
+
+/// Puts one row at the front of `out`. What is written behind it is overwritten by the next row, or lies in the slack.
+#[inline]
+#[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512vbmi,avx512vbmi2,avx2,bmi1,bmi2,popcnt,lzcnt")]
+fn expand_row(masks: &[u64], row_len: usize, bucketed: &[u8], next: &mut [usize], out: &mut [u8]) {
+    for (masks, first) in masks.chunks_exact(next.len()).zip((0..).step_by(64)) {
+        let mut group = _mm512_setzero_si512();
+        for (&mask, at) in masks.iter().zip(&mut *next) {
+            let symbols = load_wide(bucketed[*at..].first_chunk().expect("slack behind the buckets"));
+            // More streams than hardware foresees, and they may have left the first-level cache.
+            _mm_prefetch::<_MM_HINT_T0>(bucketed.as_ptr().wrapping_add(*at + AHEAD).cast());
+            group = _mm512_or_si512(group, _mm512_maskz_expand_epi8(mask, symbols));
+            *at += mask.count_ones() as usize;
+        }
+        store_first(&mut out[first..], row_len - first, group);
     }
 }
 

@@ -2,9 +2,10 @@
 //! code compiled for AVX2 for everything else.
 
 use super::Avx2;
-use super::split::{join_float, split_bf16, split_bytes, split_f16, split_f32, split_float};
+use super::join_wide::join_float_wide;
+use super::split::{is_whole, join_float, split_bf16, split_bytes, split_f16, split_f32, split_float};
 use crate::block::set_signs_portable;
-use crate::transform::fields::{FieldSplit, TILE};
+use crate::transform::fields::{FieldSplit, Order, TILE};
 use crate::transform::fields::{join_tiles_portable, split_tiles_portable};
 
 impl Avx2 {
@@ -52,7 +53,14 @@ impl Avx2 {
         let full = out.len() / (width * TILE) * TILE;
         let ((head, tail), (head_plane, tail_plane)) = (out.split_at_mut(full * width), plane.split_at(full));
         let (head_rest, tail_rest) = rest.split_at(split.rest_len(full));
+        let wide = is_float(split) && split.order == Order::Natural && self.is_wide();
         match split.layout.width {
+            // SAFETY: `wide` exists only when `detect` saw the features.
+            2 if wide => unsafe { join_float_wide::<2>(split, head_plane, head_rest, head) },
+            // SAFETY: as above.
+            4 if wide && !is_whole::<4>(split) => unsafe {
+                join_float_wide::<4>(split, head_plane, head_rest, head);
+            },
             // SAFETY: `self` exists only when `detect` saw the features.
             2 if is_float(split) => unsafe { join_float::<2>(split, head_plane, head_rest, head) },
             // SAFETY: as above.

@@ -219,6 +219,7 @@ fn unpack_shared<const SHARED: usize>(piece: &[u8], shift: u32, bytes: &mut [u8;
 mod tests {
     use super::super::Layout;
     use super::*;
+    use crate::arch::{Kernels, with_kernels};
 
     fn noise(len: usize, seed: u64) -> Vec<u8> {
         let mut state = seed | 1;
@@ -235,7 +236,7 @@ mod tests {
         let mut splits = Vec::new();
         for layout in [(1, 2), (1, 3), (2, 7), (2, 10), (4, 23), (8, 52)].map(|(w, m)| Layout::float(w, m)) {
             for order in [Order::Natural, Order::Packed] {
-                for joint in 0..=2 {
+                for joint in 0..=4 {
                     for dead in [0, 1, 3, 7, 13, 16, 23] {
                         for raw_sign in [true, false] {
                             splits.push(FieldSplit { layout, joint, dead, order, raw_sign, base: 0 });
@@ -295,12 +296,18 @@ mod tests {
                 assert_eq!(u64::from(index), split.top(u64::from_le_bytes(word)), "{split:?} n {n} at {at}");
             }
         }
-        let mut joined = vec![0; bytes.len()];
-        join_tiles(split, &plane, &rest, &mut joined);
-        assert_eq!(joined, bytes, "{split:?} n {n}");
-        joined.fill(1);
-        join_tiles_portable(split, &plane, &rest, &mut joined);
-        assert_eq!(joined, bytes, "portable {split:?} n {n}");
+        let join = |kernels: Kernels, plane: &[u8], rest: &[u8]| {
+            let mut joined = vec![1; bytes.len()];
+            with_kernels(kernels, || join_tiles(split, plane, rest, &mut joined));
+            joined
+        };
+        // Bytes that nobody has split are joined alike, too.
+        let (any_plane, any_rest) = (noise(padded, 3 + n as u64), noise(rest.len(), 4 + n as u64));
+        let any = join(Kernels::None, &any_plane, &any_rest);
+        for kernels in [Kernels::All, Kernels::Avx2, Kernels::None] {
+            assert_eq!(join(kernels, &plane, &rest), bytes, "{kernels:?} {split:?} n {n}");
+            assert_eq!(join(kernels, &any_plane, &any_rest), any, "{kernels:?} {split:?} n {n}");
+        }
     }
 
     #[test]

@@ -1,0 +1,146 @@
+//! Joining bit fields of floats in natural order with AVX-512: elements are built in registers of their own width, and
+//! every run of bits in the rest comes to its place by one rotation.
+
+use super::{load, store_wide};
+use crate::transform::fields::{FieldSplit, TILE, VECTOR, low_mask, pieces};
+use std::arch::x86_64::*;
+
+/// Vectors of a tile.
+const VECTORS: usize = TILE / VECTOR;
+
+/// Runs of bits that the rest of an element can have: at most three in each of four bytes, and a sign that stands apart.
+const MAX_RUNS: usize = 13;
+
+/// Bits that stand next to each other both in a piece of the rest and in the element.
+#[derive(Clone, Copy)]
+struct BitRun {
+    /// The vector of a tile's rest that holds the bits of its first elements.
+    first: usize,
+    /// Bits of the piece that they belong to.
+    piece_width: usize,
+    /// The lowest of them in the piece.
+    from: usize,
+    /// The lowest of them in the element.
+    to: usize,
+    n_bits: u32,
+}
+
+/// The runs of a split, in the order of the rest.
+fn bit_runs(split: &FieldSplit) -> impl Iterator<Item = BitRun> + use<> {
+    let sign_at = split.width() as usize * 8 - 1;
+    let mut end = 0;
+    split.groups().flat_map(move |group| {
+        let group_first = end;
+        end += group.width() as usize;
+        pieces(group.width()).flat_map(move |(shift, width)| {
+            let (piece_width, first) = (width as usize, group_first + shift as usize);
+            let n_bits = group.n_bits.saturating_sub(shift).min(width);
+            let kept = BitRun { first, piece_width, from: 0, to: (group.low + shift) as usize, n_bits };
+            // Above the kept bits of the last piece there is the sign.
+            let sign = BitRun { from: n_bits as usize, to: sign_at, n_bits: 1, ..kept };
+            [(n_bits > 0).then_some(kept), (n_bits < width).then_some(sign)].into_iter().flatten()
+        })
+    })
+}
+
+/// The runs of a split as the kernel takes them.
+struct Runs {
+    n: usize,
+    /// For each vector of elements, the vectors of a tile's rest that hold its bits.
+    vectors: [[usize; MAX_RUNS]; VECTORS],
+    /// How far those bits are from their places, in every element of a word.
+    rotations: [[i32; MAX_RUNS]; VECTORS],
+    /// The places, in every element of a word.
+    masks: [i32; MAX_RUNS],
+}
+
+impl Runs {
+    fn new<const WIDTH: usize>(split: &FieldSplit) -> Self {
+        let bits = 8 * WIDTH;
+        let in_every_element = |value: u64| {
+            let word = if WIDTH == 2 { value | value << 16 } else { value };
+            u32::try_from(word & low_mask(32)).unwrap_or(0).cast_signed()
+        };
+        let (vectors, rotations) = ([[0; MAX_RUNS]; VECTORS], [[0; MAX_RUNS]; VECTORS]);
+        let mut runs = Self { n: 0, vectors, rotations, masks: [0; MAX_RUNS] };
+        for (at, run) in bit_runs(split).take(MAX_RUNS).enumerate() {
+            for vector in 0..VECTORS {
+                let bits_before = vector * run.piece_width;
+                runs.vectors[vector][at] = run.first + bits_before / 8;
+                let rotation = (bits + run.to - bits_before % 8 - run.from) % bits;
+                runs.rotations[vector][at] = in_every_element(rotation as u64);
+            }
+            runs.masks[at] = in_every_element(low_mask(run.n_bits) << run.to);
+            runs.n = at + 1;
+        }
+        runs
+    }
+}
+
+/// See `transform::fields::join_tiles`; whole tiles of floats of two or four bytes in natural order.
+#[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512vbmi,avx512vbmi2,avx2,bmi1,bmi2,popcnt,lzcnt")]
+pub(super) fn join_float_wide<const WIDTH: usize>(
+    split: &FieldSplit,
+    plane: &[u8],
+    rest: &[u8],
+    out: &mut [u8],
+) {
+    let runs = Runs::new::<WIDTH>(split);
+    let (base, top_shift) = (i32::from(split.base), _mm_cvtsi32_si128(split.top_shift().cast_signed()));
+    let n_rests = split.rest_len(TILE) / VECTOR;
+    let rests = rest.as_chunks::<VECTOR>().0;
+    let planes = plane.as_chunks::<VECTOR>().0.as_chunks::<VECTORS>().0;
+    let outs = out.as_chunks_mut::<64>().0.chunks_exact_mut(VECTORS * WIDTH / 2);
+    for (tile, (planes, outs)) in planes.iter().zip(outs).enumerate() {
+        let rests = &rests[tile * n_rests..][..n_rests];
+        for (vector, outs) in outs.chunks_exact_mut(WIDTH / 2).enumerate() {
+            let bits = runs.vectors[vector].iter().zip(&runs.rotations[vector]).zip(&runs.masks).take(runs.n);
+            for (half, out) in outs.iter_mut().enumerate() {
+                let index = widen::<WIDTH>(load(&planes[vector]), half);
+                let mut elements = top::<WIDTH>(index, base, top_shift);
+                for ((&at, &rotation), &mask) in bits.clone() {
+                    let bits = widen::<WIDTH>(load(&rests[at]), half);
+                    let placed = rotate::<WIDTH>(bits, _mm512_set1_epi32(rotation));
+                    // elements | placed & mask
+                    elements = _mm512_ternarylogic_epi32::<0xf8>(elements, placed, _mm512_set1_epi32(mask));
+                }
+                store_wide(out, elements);
+            }
+        }
+    }
+}
+
+/// Bytes of a vector as elements; of four-byte elements a register holds half a vector.
+#[inline]
+#[target_feature(enable = "avx512f,avx512bw,avx2")]
+fn widen<const WIDTH: usize>(bytes: __m256i, half: usize) -> __m512i {
+    match (WIDTH, half) {
+        (2, _) => _mm512_cvtepu8_epi16(bytes),
+        (_, 0) => _mm512_cvtepu8_epi32(_mm256_castsi256_si128(bytes)),
+        _ => _mm512_cvtepu8_epi32(_mm256_extracti128_si256::<1>(bytes)),
+    }
+}
+
+/// Rotates every element to the left.
+#[inline]
+#[target_feature(enable = "avx512f,avx512vbmi2")]
+fn rotate<const WIDTH: usize>(elements: __m512i, n_bits: __m512i) -> __m512i {
+    if WIDTH == 2 {
+        _mm512_shldv_epi16(elements, elements, n_bits)
+    } else {
+        _mm512_rolv_epi32(elements, n_bits)
+    }
+}
+
+/// Coded fields in their places.
+#[inline]
+#[target_feature(enable = "avx512f,avx512bw")]
+fn top<const WIDTH: usize>(index: __m512i, base: i32, shift: __m128i) -> __m512i {
+    if WIDTH == 2 {
+        let field = _mm512_add_epi16(index, _mm512_set1_epi32(base << 16 | base));
+        _mm512_and_si512(_mm512_sll_epi16(field, shift), _mm512_set1_epi16(i16::MAX))
+    } else {
+        let field = _mm512_add_epi32(index, _mm512_set1_epi32(base));
+        _mm512_and_si512(_mm512_sll_epi32(field, shift), _mm512_set1_epi32(i32::MAX))
+    }
+}
