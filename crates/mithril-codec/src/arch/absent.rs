@@ -1,7 +1,9 @@
 //! What stands in for AVX2 where there is none: a proof that cannot be had, so that its kernels are never reached.
 
 use crate::checksum::LANES as SUM_LANES;
-use crate::delta::{Elements32, Moved32};
+use crate::delta::encode_words::{Kept, Windows};
+use crate::delta::words::Walk;
+use crate::delta::{ContextRule, Elements32};
 use crate::ecq::gemv::{Activations, Exponents};
 use crate::entropy::rans8::{DecodeState, DecodeTable, EncodeState, EncodeTable, Symbols, Window};
 use crate::entropy::rans12;
@@ -263,7 +265,11 @@ impl Avx2 {
         match self {}
     }
 
-    pub(crate) fn delta_contexts_16(self, _: bool, _: u8, _: u16, _: u8, _: &[u8], _: &mut [u8]) -> usize {
+    pub(crate) fn delta_contexts_16(self, _: ContextRule, _: &[u8], _: &mut [u8]) -> usize {
+        match self {}
+    }
+
+    pub(crate) fn delta_contexts_32(self, _: ContextRule, _: &[u8], _: &mut [u8]) -> usize {
         match self {}
     }
 
@@ -304,17 +310,58 @@ impl Avx2 {
         match self {}
     }
 
-    pub(crate) fn delta_steps_32(self, _: Moved32<'_>, _: &mut [u32]) -> (usize, [usize; 3]) {
+    pub(crate) fn delta_codes_of_all(self, _: &[u8; 16], _: &[u8], _: &mut [u8], _: usize) {
         match self {}
     }
 
-    pub(crate) fn delta_apply_32(
+    pub(crate) fn delta_codes_of_flagged(self, _: &[u8; 16], _: &[u8], _: &[u8], _: &mut [u8], _: usize) {
+        match self {}
+    }
+
+    pub(crate) fn delta_words_16(self, _: &mut Walk<'_>, _: &[u8], _: &[u8], _: &mut [u8]) {
+        match self {}
+    }
+
+    pub(crate) fn delta_words_32(self, _: &mut Walk<'_>, _: &[u8], _: &[u8], _: &mut [u8]) {
+        match self {}
+    }
+
+    pub(crate) fn delta_sort(self, _: &[u8], _: &[u8], _: &mut [(u8, usize)], _: &mut [u8]) {
+        match self {}
+    }
+
+    pub(crate) fn delta_flag_classes(
         self,
-        _: Elements32<'_>,
-        _: &[u64],
-        _: &[u32],
+        _: &Windows,
+        _: &[u8],
+        _: usize,
         _: &mut [u8],
-    ) -> (usize, usize) {
+        _: &mut [u8],
+    ) -> usize {
+        match self {}
+    }
+
+    pub(crate) fn delta_keep_bits_16(
+        self,
+        _: &Windows,
+        _: &[u8],
+        _: &[u8],
+        _: [&[u8]; 2],
+        _: &mut Kept<'_>,
+        _: &mut Vec<u32>,
+    ) {
+        match self {}
+    }
+
+    pub(crate) fn delta_keep_bits_32(
+        self,
+        _: &Windows,
+        _: &[u8],
+        _: &[u8],
+        _: [&[u8]; 4],
+        _: &mut Kept<'_>,
+        _: &mut Vec<u32>,
+    ) {
         match self {}
     }
 

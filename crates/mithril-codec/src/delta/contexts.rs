@@ -24,30 +24,39 @@ pub(super) fn assign(number: Number, rules: &Rules, base: &[u8], out: &mut Vec<u
     }
 }
 
+/// A rule in the form that kernels take.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct ContextRule {
+    /// Bits of an element that are its magnitude.
+    pub(crate) magnitude: u64,
+    pub(crate) shift: u8,
+    pub(crate) low: u16,
+    pub(crate) cyclic: bool,
+    /// Context of the smallest magnitudes.
+    pub(crate) first: u8,
+    /// How many more contexts there are.
+    pub(crate) last: u8,
+}
+
 fn assign_by(number: Number, rule: Rule, first: u8, base: &[u8], out: &mut [u8]) {
+    let mask = number.magnitude(number.mask());
+    let Rule { shift, low, cyclic, .. } = rule;
+    let for_kernels = ContextRule { magnitude: mask, shift, low, cyclic, first, last: rule.n_contexts - 1 };
+    let done = match crate::arch::avx2() {
+        Some(avx2) => match number.width {
+            2 => avx2.delta_contexts_16(for_kernels, base, out),
+            4 => avx2.delta_contexts_32(for_kernels, base, out),
+            _ => 0,
+        },
+        None => 0,
+    };
+    let (base, out) = (&base[done * number.width..], &mut out[done..]);
     // Written once per width, so that the compiler makes vector code of each.
     match number.width {
-        1 => each(out, base.as_chunks::<1>().0, first, rule, |x| number.magnitude(u64::from(x[0]))),
-        2 => {
-            let mask = number.magnitude(u64::from(u16::MAX));
-            let done = match crate::arch::avx2() {
-                Some(avx2) if !rule.cyclic => {
-                    avx2.delta_contexts_16(number.sign, rule.shift, rule.low, rule.n_contexts - 1, base, out)
-                }
-                _ => 0,
-            };
-            out[..done].iter_mut().for_each(|context| *context += first);
-            let base = &base.as_chunks::<2>().0[done..];
-            each(&mut out[done..], base, first, rule, |x| u64::from(u16::from_le_bytes(x)) & mask);
-        }
-        4 => {
-            let mask = number.magnitude(u64::from(u32::MAX));
-            each(out, base.as_chunks::<4>().0, first, rule, |x| u64::from(u32::from_le_bytes(x)) & mask);
-        }
-        _ => {
-            let mask = number.magnitude(u64::MAX);
-            each(out, base.as_chunks::<8>().0, first, rule, |x| u64::from_le_bytes(x) & mask);
-        }
+        1 => each(out, base.as_chunks::<1>().0, first, rule, |x| u64::from(x[0]) & mask),
+        2 => each(out, base.as_chunks::<2>().0, first, rule, |x| u64::from(u16::from_le_bytes(x)) & mask),
+        4 => each(out, base.as_chunks::<4>().0, first, rule, |x| u64::from(u32::from_le_bytes(x)) & mask),
+        _ => each(out, base.as_chunks::<8>().0, first, rule, |x| u64::from_le_bytes(x) & mask),
     }
 }
 

@@ -1,4 +1,4 @@
-//! Elements of four bytes, in the form that kernels take.
+//! What contexts expect of elements of two and four bytes, in the form that kernels take.
 
 use super::header::EXACT_FROM;
 use super::{MAX_CONTEXTS, model};
@@ -20,18 +20,6 @@ pub(crate) struct Elements32<'a> {
     /// Context of every element.
     pub(crate) contexts: &'a [u8],
     pub(crate) base: &'a [u8],
-}
-
-/// Moved elements: their contexts, class symbols and kept bits.
-#[derive(Debug, Clone, Copy)]
-pub(crate) struct Moved32<'a> {
-    pub(crate) centers: &'a Centers32,
-    pub(crate) contexts: &'a [u8],
-    pub(crate) symbols: &'a [u8],
-    pub(crate) raw_lens: &'a [u8],
-    pub(crate) raw_bits: &'a [u8],
-    /// Bytes below the kept bits of the elements that have so many, the lowest first.
-    pub(crate) planes: [&'a [u8]; 3],
 }
 
 impl Centers32 {

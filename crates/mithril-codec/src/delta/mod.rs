@@ -22,18 +22,22 @@ mod contexts;
 mod decode;
 mod elements_32;
 mod encode;
+mod encode_passes;
+pub(crate) mod encode_words;
 mod flags;
 mod header;
 mod model;
 mod number;
+mod passes;
 pub(crate) mod raw;
+pub(crate) mod words;
 
 #[cfg(test)]
 mod tests;
 
-pub(crate) use contexts::count_16;
+pub(crate) use contexts::{ContextRule, count_16};
 pub(crate) use decode::decode;
-pub(crate) use elements_32::{Centers32, Elements32, Moved32};
+pub(crate) use elements_32::{Centers32, Elements32};
 pub(crate) use encode::encode;
 pub use model::{common_steps, sampled_bits};
 pub(crate) use number::Number;
@@ -63,12 +67,14 @@ pub(crate) struct Scratch {
     moved: Vec<u64>,
     /// Context of every moved element.
     moved_contexts: Vec<u8>,
-    /// Class symbol of every moved element.
+    /// Class symbol of every moved element; or what the symbols of every element say.
     symbols: Vec<u8>,
     /// Symbols as the coder sees them, context by context.
     bucketed: Vec<u8>,
     /// Flags of each context as a string of bits.
     flags: Vec<u8>,
+    /// Symbols of four flags, context by context.
+    quads: Vec<u8>,
     /// Kept bits of every moved element: the part that fills no byte.
     raw_bits: Vec<u8>,
     /// Number of kept bits of every moved element.
@@ -79,7 +85,5 @@ pub(crate) struct Scratch {
     rests: [Vec<u8>; 8],
     /// Steps of the moved elements, where they have two bytes.
     steps: Vec<u16>,
-    /// Steps of the moved elements, where they have four bytes.
-    steps_32: Vec<u32>,
     room: Vec<u8>,
 }

@@ -21,6 +21,9 @@ const FEW_SAMPLED: usize = 512;
 /// Elements of each block looked at to see how large they are.
 const SIZES_SAMPLED: usize = 4096;
 
+/// Sizes of so many bits are counted rather than sorted: floats of up to four bytes have no more, two to an octave.
+const COUNTED_SIZE_BITS: u32 = 9;
+
 /// Elements of each row looked at to see whether they moved alike: of a row that did, nearly all.
 const ROW_SAMPLED: usize = 32;
 
@@ -122,17 +125,38 @@ fn by_size(recipe: &DeltaRecipe, of_two: bool, base: &[u8], n: usize) -> Rule {
     let shift = recipe.layout.mantissa.saturating_sub(finer);
     let wanted = if of_two { CONTEXTS_OF_TWO } else { 8 << finer };
     let n_contexts = wanted.min(u8::try_from(n / ELEMENTS_PER_CONTEXT).unwrap_or(u8::MAX)).max(1);
-    let mut sizes = Vec::with_capacity(2 * SIZES_SAMPLED);
-    number.by_width(|number| {
-        let at_hand = sampled(base.len() / number.width, SIZES_SAMPLED);
-        sizes.extend(at_hand.map(|at| number.magnitude(number.read(base, at)) >> shift));
-    });
-    let top = match sizes.len() {
-        0 => 0,
-        n => *sizes.select_nth_unstable(n.saturating_sub(1 + n / 512)).1,
-    };
+    let top = largest_size(number, shift, base);
     let low = u16::try_from((top + 1).saturating_sub(u64::from(n_contexts))).unwrap_or(u16::MAX);
     Rule { shift, low, n_contexts, cyclic: false }
+}
+
+/// The size that few elements of a sample exceed.
+fn largest_size(number: Number, shift: u8, base: &[u8]) -> u64 {
+    let at_hand = || sampled(base.len() / number.width, SIZES_SAMPLED);
+    if number.bits() - u32::from(number.sign) > u32::from(shift) + COUNTED_SIZE_BITS {
+        let mut sizes: Vec<u64> =
+            at_hand().map(|at| number.magnitude(number.read(base, at)) >> shift).collect();
+        return match sizes.len() {
+            0 => 0,
+            n => *sizes.select_nth_unstable(n.saturating_sub(1 + n / 512)).1,
+        };
+    }
+    // Counting takes less time than sorting.
+    let mut counts = [0u16; 1 << COUNTED_SIZE_BITS];
+    let mut n = 0;
+    number.by_width(|number| {
+        for at in at_hand() {
+            let size = usize::try_from(number.magnitude(number.read(base, at)) >> shift).unwrap_or(0);
+            counts[size % counts.len()] += 1;
+            n += 1;
+        }
+    });
+    let mut n_larger = 0;
+    let exceeded_by_few = counts.iter().rposition(|&count| {
+        n_larger += usize::from(count);
+        n_larger > n / 512
+    });
+    exceeded_by_few.unwrap_or(0) as u64
 }
 
 /// Center and exact differences of a context, from how often each common step (and zero, the last) occurs in it.

@@ -28,6 +28,31 @@ pub(super) fn plane_lens(counts: &RawCounts) -> ([usize; 7], [usize; MAX_BYTES])
     (bits, bytes)
 }
 
+/// Planes as they stand in a block.
+#[derive(Debug)]
+pub(crate) struct Planes<'a> {
+    /// Strings of bits.
+    pub(super) bits: [&'a [u8]; 7],
+    pub(super) bytes: [&'a [u8]; MAX_BYTES],
+}
+
+/// Takes all planes off `cursor`.
+pub(super) fn planes<'a>(cursor: &mut Cursor<'a>, counts: &RawCounts) -> Result<Planes<'a>, CodecError> {
+    let (bit_lens, byte_lens) = plane_lens(counts);
+    let mut planes = Planes { bits: [&[]; 7], bytes: [&[]; MAX_BYTES] };
+    for (plane, &n) in planes.bits.iter_mut().zip(&bit_lens) {
+        let string = cursor.take(n.div_ceil(8))?;
+        if !n.is_multiple_of(8) && string.last().is_some_and(|last| last >> (n % 8) != 0) {
+            return Err(CodecError::corrupt("fill bits of a bit plane"));
+        }
+        *plane = string;
+    }
+    for (plane, &n) in planes.bytes.iter_mut().zip(&byte_lens) {
+        *plane = cursor.take(n)?;
+    }
+    Ok(planes)
+}
+
 /// Reads all planes off `cursor`: the single bits of every element to `bits`, and the byte planes as they stand.
 pub(crate) fn read<'a>(
     cursor: &mut Cursor<'a>,
@@ -36,27 +61,33 @@ pub(crate) fn read<'a>(
     padded: &mut Vec<u8>,
     bits: &mut Vec<u8>,
 ) -> Result<[&'a [u8]; MAX_BYTES], CodecError> {
-    let (bit_lens, byte_lens) = plane_lens(counts);
+    let planes = planes(cursor, counts)?;
+    spread(&planes, raw_lens, padded, bits);
+    Ok(planes.bytes)
+}
+
+/// The single bits of every element.
+pub(super) fn spread(planes: &Planes<'_>, raw_lens: &[u8], padded: &mut Vec<u8>, bits: &mut Vec<u8>) {
     bits.clear();
     bits.resize(raw_lens.len(), 0);
-    for (plane, &n) in (0u8..).zip(&bit_lens) {
-        if n == 0 {
-            break;
-        }
-        let string = cursor.take(n.div_ceil(8))?;
-        if !n.is_multiple_of(8) && string.last().is_some_and(|last| last >> (n % 8) != 0) {
-            return Err(CodecError::corrupt("fill bits of a bit plane"));
-        }
+    for (plane, string) in (0u8..).zip(planes.bits).take_while(|(_, string)| !string.is_empty()) {
         padded.clear();
         padded.extend_from_slice(string);
         padded.extend([0; SLACK]);
         add_plane(plane, padded, raw_lens, bits);
     }
-    let mut planes = [&[][..]; MAX_BYTES];
-    for (plane, &n) in planes.iter_mut().zip(&byte_lens) {
-        *plane = cursor.take(n)?;
-    }
-    Ok(planes)
+}
+
+/// Copies the strings of bits one behind the other, with so many bytes behind the last; returns at which bit each starts.
+pub(super) fn put_together(planes: &Planes<'_>, slack: usize, strings: &mut Vec<u8>) -> [usize; 7] {
+    strings.clear();
+    let starts = planes.bits.map(|plane| {
+        let start = 8 * strings.len();
+        strings.extend_from_slice(plane);
+        start
+    });
+    strings.resize(strings.len() + slack, 0);
+    starts
 }
 
 /// Hands the bits of a plane to the elements that reach it.

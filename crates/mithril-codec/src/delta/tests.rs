@@ -108,6 +108,19 @@ fn all_pairs_of_bytes_and_all_bit_patterns_of_two_bytes_come_back() {
 }
 
 #[test]
+fn blocks_with_as_many_contexts_as_there_can_be_come_back() {
+    for layout in [Layout::float(2, 7), Layout::float(2, 10), Layout::float(4, 23)] {
+        for recipe in recipes(layout) {
+            // Few and many moved, by few and by many steps; the last word is not whole.
+            for (spread, share) in [(1, 2), (5, 40), (11, 99)] {
+                let (source, base) = pair(layout, 40_007, spread, share, 17);
+                check(&recipe, &source, &base);
+            }
+        }
+    }
+}
+
+#[test]
 fn rows_that_moved_alike_cost_next_to_nothing() {
     let layout = Layout::float(4, 23);
     let number = Number::of(layout);

@@ -1,22 +1,26 @@
 //! Differences of elements of two bytes: what the encoder codes, and the way back.
 
 use super::{Avx2, load, store, table};
+use crate::delta::ContextRule;
 use std::arch::x86_64::*;
 
 impl Avx2 {
-    /// See `delta::contexts::assign`, for elements of two bytes and a rule by size. Takes whole vectors of 32 elements;
-    /// returns how many elements are done.
-    pub(crate) fn delta_contexts_16(
-        self,
-        sign: bool,
-        shift: u8,
-        low: u16,
-        last: u8,
-        base: &[u8],
-        contexts: &mut [u8],
-    ) -> usize {
+    /// See `delta::contexts::assign`, for elements of two bytes. Takes whole vectors; returns how many elements are done.
+    pub(crate) fn delta_contexts_16(self, rule: ContextRule, base: &[u8], contexts: &mut [u8]) -> usize {
+        if let Some(wide) = self.wide {
+            return wide.delta_contexts_16(rule, base, contexts);
+        }
+        if rule.cyclic {
+            return 0;
+        }
         // SAFETY: `self` exists only when `detect` saw the features.
-        unsafe { contexts_16(sign, shift, low, last, base, contexts) }
+        unsafe { contexts_16(rule, base, contexts) }
+    }
+
+    /// See `delta::contexts::assign`, for elements of four bytes, where there is a wide kernel. Takes whole vectors of 16;
+    /// returns how many elements are done.
+    pub(crate) fn delta_contexts_32(self, rule: ContextRule, base: &[u8], contexts: &mut [u8]) -> usize {
+        self.wide.map_or(0, |wide| wide.delta_contexts_32(rule, base, contexts))
     }
 
     /// See `delta::encode::set_codes`, for elements of two bytes and centers of zero. Takes whole vectors of 32
@@ -94,9 +98,6 @@ impl Avx2 {
         low_bytes: &[u8],
         steps: &mut [u16],
     ) -> (usize, usize) {
-        if let Some(wide) = self.wide {
-            return wide.delta_steps_16(symbols, raw_lens, raw_bits, low_bytes, steps);
-        }
         // SAFETY: `self` exists only when `detect` saw the features.
         unsafe { steps_16(symbols, raw_lens, raw_bits, low_bytes, steps) }
     }
@@ -114,9 +115,6 @@ impl Avx2 {
         steps: &[u16],
         out: &mut [u8],
     ) -> (usize, usize) {
-        if let Some(wide) = self.wide {
-            return wide.delta_apply_16(sign, base, moved, steps, out);
-        }
         // SAFETY: `self` exists only when `detect` saw the features.
         unsafe { apply_16(sign, base, moved, steps, out) }
     }
@@ -137,13 +135,15 @@ fn pack(low: __m256i, high: __m256i) -> __m256i {
 }
 
 #[target_feature(enable = "avx2,bmi1,bmi2,popcnt,lzcnt")]
-fn contexts_16(sign: bool, shift: u8, low: u16, last: u8, base: &[u8], contexts: &mut [u8]) -> usize {
-    let magnitude = _mm256_set1_epi16(if sign { 0x7fff } else { -1 });
-    let shift = _mm_cvtsi32_si128(i32::from(shift));
-    let (low, last) = (_mm256_set1_epi16(low.cast_signed()), _mm256_set1_epi16(i16::from(last)));
+#[expect(clippy::cast_possible_truncation, reason = "the bits of an element")]
+fn contexts_16(rule: ContextRule, base: &[u8], contexts: &mut [u8]) -> usize {
+    let magnitude = _mm256_set1_epi16(rule.magnitude as i16);
+    let shift = _mm_cvtsi32_si128(i32::from(rule.shift));
+    let (low, last) = (_mm256_set1_epi16(rule.low.cast_signed()), _mm256_set1_epi16(i16::from(rule.last)));
+    let first = _mm256_set1_epi16(i16::from(rule.first));
     let context = |base: &[u8; 32]| {
         let size = _mm256_srl_epi16(_mm256_and_si256(load(base), magnitude), shift);
-        _mm256_min_epu16(_mm256_subs_epu16(size, low), last)
+        _mm256_add_epi16(_mm256_min_epu16(_mm256_subs_epu16(size, low), last), first)
     };
     let mut done = 0;
     for (base, out) in base.as_chunks::<32>().0.chunks_exact(2).zip(contexts.as_chunks_mut::<32>().0) {

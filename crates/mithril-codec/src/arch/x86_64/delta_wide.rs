@@ -4,17 +4,17 @@
 //! write to memory are slow on Zen 4, so what is packed is stored as a vector.
 
 use super::delta::{bits_at, put_bits};
-use super::{Avx512, load, load_wide, next_bytes, store_wide};
+use super::{Avx512, load_wide, store_wide};
 use std::arch::x86_64::*;
 
 /// Compiles the kernels for these features, and gives safe faces to them.
 macro_rules! kernels {
-    ($($(#[$doc:meta])* $name:ident = $kernel:ident($($argument:ident: $type:ty),*) -> $result:ty;)*) => {
+    ($($(#[$doc:meta])* $name:ident = $kernel:ident $(::<$constant:literal>)?($($argument:ident: $type:ty),*) -> $result:ty;)*) => {
         impl Avx512 {
             $($(#[$doc])*
             pub(super) fn $name(self, $($argument: $type),*) -> $result {
                 // SAFETY: `self` exists only when `detect` saw the features.
-                unsafe { $kernel($($argument),*) }
+                unsafe { $kernel$(::<$constant>)?($($argument),*) }
             })*
         }
     };
@@ -37,10 +37,6 @@ kernels! {
     delta_add_bits = add_bits(plane: u8, string: &[u8], raw_lens: &[u8], bits: &mut [u8]) -> (usize, usize);
     /// See `Avx2::delta_take_bits`. Takes whole vectors of 64.
     delta_take_bits = take_bits(plane: u8, raw_lens: &[u8], bits: &[u8], string: &mut [u8]) -> (usize, usize);
-    /// See `Avx2::delta_steps_16`. Takes whole vectors of 32.
-    delta_steps_16 = steps_16(symbols: &[u8], raw_lens: &[u8], raw_bits: &[u8], low_bytes: &[u8], steps: &mut [u16]) -> (usize, usize);
-    /// See `Avx2::delta_apply_16`.
-    delta_apply_16 = apply_16(sign: bool, base: &[u8], moved: &[u64], steps: &[u16], out: &mut [u8]) -> (usize, usize);
 }
 
 /// A vector of each number that a string is for.
@@ -215,63 +211,4 @@ fn take_bits(plane: u8, raw_lens: &[u8], bits: &[u8], string: &mut [u8]) -> (usi
         at += members.count_ones() as usize;
     }
     (64 * vectors.len(), at)
-}
-
-#[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512vbmi2,avx2,bmi1,bmi2,popcnt,lzcnt")]
-fn steps_16(
-    symbols: &[u8],
-    raw_lens: &[u8],
-    raw_bits: &[u8],
-    low_bytes: &[u8],
-    steps: &mut [u16],
-) -> (usize, usize) {
-    let (one, byte) = (_mm512_set1_epi16(1), _mm512_set1_epi16(8));
-    let vectors = symbols.as_chunks::<32>().0;
-    let inputs = vectors.iter().zip(raw_lens.as_chunks::<32>().0).zip(raw_bits.as_chunks::<32>().0);
-    let mut taken = 0;
-    for (((symbols, lens), bits), out) in inputs.zip(steps.as_chunks_mut::<32>().0) {
-        let symbols = _mm512_cvtepu8_epi16(load(symbols));
-        let lens = _mm512_cvtepu8_epi16(load(lens));
-        let keeps_byte = _mm512_test_epi16_mask(lens, byte);
-        let mut raw = _mm512_cvtepu8_epi16(load(bits));
-        if keeps_byte != 0 {
-            let low = next_bytes(low_bytes, &mut taken, keeps_byte);
-            raw = _mm512_or_si512(_mm512_sllv_epi16(raw, _mm512_and_si512(lens, byte)), low);
-        }
-        // The first class has no leading one.
-        let has_leading = _mm512_cmpgt_epi16_mask(symbols, one);
-        let rest = _mm512_or_si512(raw, _mm512_maskz_sllv_epi16(has_leading, one, lens));
-        let negative = _mm512_test_epi16_mask(symbols, one);
-        let all = _mm512_set1_epi16(-1);
-        let step =
-            _mm512_mask_blend_epi16(negative, _mm512_add_epi16(rest, one), _mm512_xor_si512(rest, all));
-        // SAFETY: `out` is 64 writable bytes, and `storeu` has no alignment requirement.
-        unsafe { _mm512_storeu_si512(out.as_mut_ptr().cast(), step) };
-    }
-    (32 * vectors.len(), taken)
-}
-
-#[target_feature(enable = "avx512f,avx512bw,avx512vbmi2,avx2,bmi1,bmi2,popcnt,lzcnt")]
-fn apply_16(sign: bool, base: &[u8], moved: &[u64], steps: &[u16], out: &mut [u8]) -> (usize, usize) {
-    let signs = _mm512_set1_epi16(if sign { 0x7fff } else { 0 });
-    let sign_of_base = _mm512_set1_epi16(if sign { -1 } else { 0 });
-    let ordered = |x: __m512i| _mm512_xor_si512(x, _mm512_and_si512(_mm512_srai_epi16::<15>(x), signs));
-    let mut at = 0;
-    let words = base.as_chunks::<128>().0;
-    for ((base, word), out) in words.iter().zip(moved).zip(out.as_chunks_mut::<128>().0) {
-        let vectors = base.as_chunks::<64>().0.iter().zip(out.as_chunks_mut::<64>().0);
-        for ((base, out), flags) in vectors.zip(word.to_le_bytes().as_chunks::<4>().0) {
-            let flags = u32::from_le_bytes(*flags);
-            let next: &[u16; 32] = steps[at..].first_chunk().expect("32 steps more than flags");
-            at += flags.count_ones() as usize;
-            // SAFETY: `next` is 64 readable bytes, and `loadu` has no alignment requirement.
-            let next = unsafe { _mm512_loadu_si512(next.as_ptr().cast()) };
-            let steps = _mm512_maskz_expand_epi16(flags, next);
-            let base = load_wide(base);
-            let negative = _mm512_and_si512(_mm512_srai_epi16::<15>(base), sign_of_base);
-            let steps = _mm512_sub_epi16(_mm512_xor_si512(steps, negative), negative);
-            store_wide(out, ordered(_mm512_add_epi16(ordered(base), steps)));
-        }
-    }
-    (words.len(), at)
 }

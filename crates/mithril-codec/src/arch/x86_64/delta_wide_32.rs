@@ -1,9 +1,9 @@
-//! Differences of elements of four bytes with AVX-512: what the encoder codes, and the way back. What each context says
+//! Differences of elements of four bytes with AVX-512: what the encoder codes. What each context says
 //! fits a register, so that centers and exact differences cost one permutation.
 
 use super::delta_wide::kernels;
-use super::{Avx2, Avx512, load_wide, store_wide};
-use crate::delta::{Centers32, Elements32, Moved32};
+use super::{Avx2, Avx512, load_wide};
+use crate::delta::{Centers32, Elements32};
 use std::arch::x86_64::*;
 
 impl Avx2 {
@@ -21,45 +21,11 @@ impl Avx2 {
             None => 0,
         }
     }
-
-    /// Steps of moved elements. Takes whole vectors of 16; returns how many steps are done, and how many bytes of each
-    /// plane they took.
-    ///
-    /// # Panics
-    /// When there are fewer bytes.
-    pub(crate) fn delta_steps_32(self, moved: Moved32<'_>, steps: &mut [u32]) -> (usize, [usize; 3]) {
-        match self.wide {
-            Some(wide) => wide.delta_steps_32(moved, steps),
-            None => (0, [0; 3]),
-        }
-    }
-
-    /// Moves elements of four bytes by the next step where they are flagged, and by their center where not. Takes whole
-    /// words of 64; returns how many, and how many steps they took.
-    ///
-    /// # Panics
-    /// When there are fewer than 16 steps more than flags.
-    pub(crate) fn delta_apply_32(
-        self,
-        elements: Elements32<'_>,
-        moved: &[u64],
-        steps: &[u32],
-        out: &mut [u8],
-    ) -> (usize, usize) {
-        match self.wide {
-            Some(wide) => wide.delta_apply_32(elements, moved, steps, out),
-            None => (0, 0),
-        }
-    }
 }
 
 kernels! {
     /// See `Avx2::delta_codes_32`.
     delta_codes_32 = codes_32(elements: Elements32<'_>, source: &[u8], codes: &mut [u8], rests: [&mut [u8]; 4]) -> usize;
-    /// See `Avx2::delta_steps_32`.
-    delta_steps_32 = steps_32(moved: Moved32<'_>, steps: &mut [u32]) -> (usize, [usize; 3]);
-    /// See `Avx2::delta_apply_32`.
-    delta_apply_32 = apply_32(elements: Elements32<'_>, moved: &[u64], steps: &[u32], out: &mut [u8]) -> (usize, usize);
 }
 
 /// Sixteen bytes, each in a lane of four.
@@ -180,74 +146,4 @@ pub(super) fn next_of(plane: &[u8], taken: &mut usize, members: u16) -> __m512i 
     // SAFETY: the mask reads only the `n` bytes of `next`.
     let next = unsafe { _mm_maskz_loadu_epi8(first_lanes, next.as_ptr().cast()) };
     _mm512_cvtepu8_epi32(_mm_maskz_expand_epi8(members, next))
-}
-
-#[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512vbmi2,avx2,bmi1,bmi2,popcnt,lzcnt")]
-fn steps_32(moved: Moved32<'_>, steps: &mut [u32]) -> (usize, [usize; 3]) {
-    let Moved32 { centers, contexts, symbols, raw_lens, raw_bits, planes } = moved;
-    let tables = Tables::new(centers);
-    let one = _mm512_set1_epi32(1);
-    let first_exact = _mm512_set1_epi32(i32::from(Centers32::EXACT_FROM));
-    let vectors = symbols.as_chunks::<16>().0;
-    let inputs = vectors.iter().zip(contexts.as_chunks().0);
-    let inputs = inputs.zip(raw_lens.as_chunks().0).zip(raw_bits.as_chunks().0);
-    let mut taken = [0; 3];
-    for ((((symbols, contexts), lens), bits), out) in inputs.zip(steps.as_chunks_mut::<16>().0) {
-        let (symbols, contexts, lens) = (spread(symbols), spread(contexts), spread(lens));
-        let n_bits_below = _mm512_and_si512(lens, _mm512_set1_epi32(24));
-        let mut rest = _mm512_sllv_epi32(spread(bits), n_bits_below);
-        let [plane_0, plane_1, plane_2] = planes;
-        let keeps = |bytes: i32| _mm512_cmpge_epi32_mask(n_bits_below, _mm512_set1_epi32(8 * bytes));
-        rest = _mm512_or_si512(rest, next_of(plane_0, &mut taken[0], keeps(1)));
-        let reaching = keeps(2);
-        if reaching != 0 {
-            let next = next_of(plane_1, &mut taken[1], reaching);
-            rest = _mm512_or_si512(rest, _mm512_slli_epi32::<8>(next));
-            let next = next_of(plane_2, &mut taken[2], keeps(3));
-            rest = _mm512_or_si512(rest, _mm512_slli_epi32::<16>(next));
-        }
-        // The first class has no leading one.
-        let has_leading = _mm512_cmpgt_epi32_mask(symbols, one);
-        rest = _mm512_or_si512(rest, _mm512_maskz_sllv_epi32(has_leading, one, lens));
-        let negative = _mm512_test_epi32_mask(symbols, one);
-        let not = _mm512_xor_si512(rest, _mm512_set1_epi32(-1));
-        let from_center = _mm512_mask_mov_epi32(_mm512_add_epi32(rest, one), negative, not);
-        let mut step = _mm512_add_epi32(from_center, _mm512_permutexvar_epi32(contexts, tables.centers));
-        let has_exact = _mm512_test_epi32_mask(_mm512_permutexvar_epi32(contexts, tables.has_exact), one);
-        for (which, exact) in (0..).zip(tables.exact) {
-            let symbol = _mm512_add_epi32(first_exact, _mm512_set1_epi32(which));
-            let is_exact = _mm512_mask_cmpeq_epi32_mask(has_exact, symbols, symbol);
-            step = _mm512_mask_permutexvar_epi32(step, is_exact, contexts, exact);
-        }
-        // SAFETY: `out` is 64 writable bytes, and `storeu` has no alignment requirement.
-        unsafe { _mm512_storeu_si512(out.as_mut_ptr().cast(), step) };
-    }
-    (16 * vectors.len(), taken)
-}
-
-#[target_feature(enable = "avx512f,avx512bw,avx2,bmi1,bmi2,popcnt,lzcnt")]
-fn apply_32(elements: Elements32<'_>, moved: &[u64], steps: &[u32], out: &mut [u8]) -> (usize, usize) {
-    let Elements32 { sign, centers, contexts, base } = elements;
-    let (signs, sign_of_base) = sign_masks(sign);
-    let centers = lanes(&centers.centers);
-    let mut at = 0;
-    let words = base.as_chunks::<256>().0;
-    let contexts = contexts.as_chunks::<64>().0;
-    for (((base, contexts), word), out) in
-        words.iter().zip(contexts).zip(moved).zip(out.as_chunks_mut::<256>().0)
-    {
-        let vectors = base.as_chunks::<64>().0.iter().zip(contexts.as_chunks().0);
-        let vectors = vectors.zip(out.as_chunks_mut::<64>().0);
-        for (((base, contexts), out), flags) in vectors.zip(word.to_le_bytes().as_chunks::<2>().0) {
-            let flags = u16::from_le_bytes(*flags);
-            let next: &[u32; 16] = steps[at..].first_chunk().expect("16 steps more than flags");
-            at += flags.count_ones() as usize;
-            let unmoved = _mm512_permutexvar_epi32(spread(contexts), centers);
-            let difference = _mm512_mask_expand_epi32(unmoved, flags, lanes(next));
-            let base = load_wide(base);
-            let steps = away_from_zero(difference, base, sign_of_base);
-            store_wide(out, ordered(_mm512_add_epi32(ordered(base, signs), steps), signs));
-        }
-    }
-    (words.len(), at)
 }

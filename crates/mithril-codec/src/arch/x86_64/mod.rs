@@ -4,10 +4,14 @@
 #![expect(unsafe_code, reason = "vector loads and stores, and calls after feature detection")]
 
 mod checksum;
+mod count_wide;
 mod delta;
+mod delta_contexts_wide;
 mod delta_elements;
 mod delta_wide;
 mod delta_wide_32;
+mod delta_words;
+mod delta_words_encode;
 mod ecq_encode;
 mod ecq_gemv;
 mod ecq_gemv_wide;

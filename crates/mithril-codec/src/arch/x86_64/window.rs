@@ -15,6 +15,9 @@ impl Avx2 {
     /// Counts sixteen consecutive values in all of `plane`, whole groups of 128.
     pub(crate) fn count_all(self, plane: &[u8], offset: u8, counts: &mut [u32; 16]) {
         let (groups, _) = plane.as_chunks::<COUNTED>();
+        if let Some(wide) = self.wide {
+            return wide.count_values(groups.as_flattened(), offset, counts);
+        }
         // SAFETY: `self` exists only when `detect` saw the features.
         unsafe { count(groups, 0..groups.len(), offset, counts) }
     }

@@ -1,0 +1,115 @@
+//! The elements of a difference block, one step after the other for all of them: the definition, with kernels for AVX2.
+
+use super::decode::Symbols;
+use super::header::Context;
+use super::raw::{self, Planes};
+use super::{MAX_CONTEXTS, Number, Scratch, classes, flags};
+
+/// Moves every element of the base by its difference.
+pub(super) fn apply(
+    number: Number,
+    tables: &[Context],
+    symbols: &Symbols,
+    planes: &Planes<'_>,
+    base: &[u8],
+    out: &mut [u8],
+    scratch: &mut Scratch,
+) {
+    flags::merge(&scratch.contexts, symbols.sources, &scratch.flags, &mut scratch.moved);
+    flags::keep_flagged(&scratch.contexts, &scratch.moved, &mut scratch.moved_contexts);
+    classes::merge(&scratch.moved_contexts, symbols.starts, &scratch.bucketed, &mut scratch.symbols);
+    set_raw_lens(tables, &scratch.moved_contexts, &scratch.symbols, &mut scratch.raw_lens);
+    raw::spread(planes, &scratch.raw_lens, &mut scratch.bucketed, &mut scratch.raw_bits);
+    move_elements(number, tables, &planes.bytes, base, out, scratch);
+}
+
+/// The number of kept bits of every moved element.
+pub(super) fn set_raw_lens(
+    tables: &[Context],
+    moved_contexts: &[u8],
+    symbols: &[u8],
+    raw_lens: &mut Vec<u8>,
+) {
+    let mut lens = [[0; 16]; MAX_CONTEXTS];
+    for (lens, context) in lens.iter_mut().zip(tables) {
+        for (symbol, len) in (0..).zip(lens) {
+            *len = context.raw_len(symbol);
+        }
+    }
+    raw_lens.resize(symbols.len(), 0);
+    let done = match crate::arch::avx2() {
+        Some(avx2) if tables.iter().all(|context| context.exact.is_none()) => {
+            let mut lows = [0; MAX_CONTEXTS];
+            lows.iter_mut().zip(tables).for_each(|(low, context)| *low = context.low);
+            avx2.delta_raw_lens(&lows, moved_contexts, symbols, raw_lens)
+        }
+        _ => 0,
+    };
+    let pairs = moved_contexts[done..].iter().zip(&symbols[done..]);
+    for (len, (&context, &symbol)) in raw_lens[done..].iter_mut().zip(pairs) {
+        *len = lens[usize::from(context & 15)][usize::from(symbol & 15)];
+    }
+}
+
+/// Moves every element of the base, by what is known of the moved ones.
+fn move_elements(
+    number: Number,
+    tables: &[Context],
+    planes: &[&[u8]; 8],
+    base: &[u8],
+    out: &mut [u8],
+    scratch: &mut Scratch,
+) {
+    let plain = tables.iter().all(|context| context.center == 0 && context.exact.is_none());
+    let (mut done, mut next, mut at) = (0, 0, [0; 8]);
+    if let Some(avx2) = crate::arch::avx2().filter(|_| plain && number.width == 2) {
+        set_steps(avx2, tables, planes[0], scratch);
+        (done, next) = avx2.delta_apply_16(number.sign, base, &scratch.moved, &scratch.steps, out);
+    }
+    done *= 64;
+    // Elements that a kernel left need to know where their kept bytes start.
+    if done > 0 && done < scratch.contexts.len() {
+        let lens = &scratch.raw_lens[..next];
+        for (at, least) in at.iter_mut().zip([8, 16, 24]) {
+            *at = lens.iter().filter(|&&len| len >= least).count();
+        }
+    }
+    let Scratch { contexts, moved, symbols, raw_bits, raw_lens, .. } = scratch;
+    number.by_width(|number| {
+        for (element, &context) in contexts.iter().enumerate().skip(done) {
+            let context = &tables[usize::from(context)];
+            let difference = if moved[element / 64] >> (element % 64) & 1 == 1 {
+                let n_bytes = usize::from(raw_lens[next] / 8);
+                let mut raw = u64::from(raw_bits[next]) << (8 * n_bytes);
+                for (byte, (plane, at)) in planes.iter().zip(&mut at).take(n_bytes).enumerate() {
+                    raw |= u64::from(plane[*at]) << (8 * byte);
+                    *at += 1;
+                }
+                next += 1;
+                context.difference(number, symbols[next - 1], raw)
+            } else {
+                context.center
+            };
+            number.write(out, element, number.moved(number.read(base, element), difference));
+        }
+    });
+}
+
+/// The steps of all moved elements of two bytes.
+fn set_steps(avx2: crate::arch::Avx2, tables: &[Context], low_bytes: &[u8], scratch: &mut Scratch) {
+    let Scratch { moved_contexts, symbols, raw_bits, raw_lens, steps, .. } = scratch;
+    let n = symbols.len();
+    // A kernel reads up to 32 steps at a time.
+    steps.resize(n + 32, 0);
+    let (done, taken) = avx2.delta_steps_16(symbols, raw_lens, raw_bits, low_bytes, steps);
+    let number = Number { width: 2, sign: true };
+    let mut low_bytes = low_bytes[taken..].iter();
+    for at in done..n {
+        let mut raw = u64::from(raw_bits[at]);
+        if raw_lens[at] >= 8 {
+            raw = raw << 8 | u64::from(low_bytes.next().copied().unwrap_or(0));
+        }
+        let step = tables[usize::from(moved_contexts[at])].difference(number, symbols[at], raw);
+        steps[at] = u16::try_from(step).unwrap_or(0);
+    }
+}

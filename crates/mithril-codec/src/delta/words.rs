@@ -1,0 +1,141 @@
+//! The elements of a difference block, 64 at a time and in one go, where the CPU has AVX-512; `passes` is the definition.
+//!
+//! Flags and classes of a context are put together while they still stand in the order of the coder: one byte for each
+//! element says all that follows from its symbols. Handing these bytes to the elements is then the only step that looks
+//! at every context, and everything behind it happens in registers.
+
+use super::decode::Symbols;
+use super::flags::Source;
+use super::header::{Context, EXACT_FROM};
+use super::raw::{self, Planes};
+use super::{Centers32, MAX_CONTEXTS, Number, Scratch};
+use crate::arch::Avx2;
+
+/// What the symbols of an element say: whether it is away from its center, in which direction, whether there is a
+/// leading one above its kept bits, and how many it keeps.
+pub(crate) const MOVED: u8 = 1 << 7;
+pub(crate) const NEGATIVE: u8 = 1 << 6;
+pub(crate) const LEADING: u8 = 1 << 5;
+pub(crate) const KEPT: u8 = LEADING - 1;
+/// Elements at one of the exact differences of their context. They keep nothing and are not marked as moved, so that no
+/// step from the center is added.
+pub(crate) const EXACT: [u8; 2] = [LEADING, NEGATIVE];
+
+/// Bytes behind codes and bits that kernels may touch.
+const SLACK: usize = 64;
+
+/// In place of the context of an element that does not exist, and of a context that no element has.
+const NO_ELEMENT: u8 = u8::MAX;
+const NO_CONTEXT: u8 = u8::MAX - 1;
+
+/// Where the codes and kept bits of the next elements are.
+#[derive(Debug)]
+pub(crate) struct Walk<'a> {
+    pub(crate) sign: bool,
+    /// Centers and exact differences, if any context has others than zero.
+    pub(crate) centers: Option<&'a Centers32>,
+    /// The codes of all contexts that have any, one behind the other.
+    pub(crate) codes: &'a [u8],
+    /// Contexts with codes, and where those of the next elements start; others have the number of none.
+    pub(crate) codes_at: [(u8, usize); MAX_CONTEXTS],
+    pub(crate) n_contexts: usize,
+    /// Planes of single bits, one behind the other, and the bit where each goes on.
+    pub(crate) bits: &'a [u8],
+    pub(crate) bits_at: [usize; 7],
+    pub(crate) n_planes: usize,
+    /// What is left of the planes of bytes.
+    pub(crate) bytes: [&'a [u8]; 3],
+}
+
+/// The kernels that this takes, if the CPU has them and there are such for the number.
+pub(super) fn kernels(number: Number) -> Option<Avx2> {
+    crate::arch::avx2().filter(|avx2| avx2.is_wide() && matches!(number.width, 2 | 4))
+}
+
+/// Moves every element of the base by its difference.
+pub(super) fn apply(
+    avx2: Avx2,
+    number: Number,
+    tables: &[Context],
+    symbols: &Symbols,
+    planes: &Planes<'_>,
+    base: &[u8],
+    out: &mut [u8],
+    scratch: &mut Scratch,
+) {
+    let Scratch { contexts, bucketed, flags, symbols: codes, raw_bits: bits, .. } = scratch;
+    let (codes_at, n_contexts) = join(avx2, tables, symbols, bucketed, flags, codes);
+    let bits_at = raw::put_together(planes, SLACK, bits);
+    let plain = tables.iter().all(|context| context.center == 0 && context.exact.is_none());
+    let centers = Centers32::new(tables.iter().map(|context| (context.center, context.exact)));
+    let mut walk = Walk {
+        sign: number.sign,
+        centers: (!plain).then_some(&centers),
+        codes,
+        codes_at,
+        n_contexts,
+        bits,
+        bits_at,
+        n_planes: planes.bits.iter().filter(|plane| !plane.is_empty()).count(),
+        bytes: [planes.bytes[0], planes.bytes[1], planes.bytes[2]],
+    };
+    let n = contexts.len();
+    let whole = n / 64 * 64;
+    let word_len = 64 * number.width;
+    let mut words = |contexts: &[u8], base: &[u8], out: &mut [u8]| match number.width {
+        2 => avx2.delta_words_16(&mut walk, contexts, base, out),
+        _ => avx2.delta_words_32(&mut walk, contexts, base, out),
+    };
+    words(&contexts[..whole], &base[..whole * number.width], &mut out[..whole * number.width]);
+    // The last elements as a whole word: those that do not exist are in no context.
+    let (mut last_contexts, mut last_base, mut last_out) = ([NO_ELEMENT; 64], [0; 256], [0; 256]);
+    let last = whole * number.width..n * number.width;
+    last_contexts[..n - whole].copy_from_slice(&contexts[whole..]);
+    last_base[..last.len()].copy_from_slice(&base[last.clone()]);
+    words(&last_contexts, &last_base[..word_len], &mut last_out[..word_len]);
+    out[last.clone()].copy_from_slice(&last_out[..last.len()]);
+}
+
+/// Makes the codes of all elements of the contexts that have any, in the order of the coder. Returns these contexts, where
+/// the codes of each start, and how many contexts these are.
+fn join(
+    avx2: Avx2,
+    tables: &[Context],
+    symbols: &Symbols,
+    classes: &[u8],
+    flags: &[u8],
+    codes: &mut Vec<u8>,
+) -> ([(u8, usize); MAX_CONTEXTS], usize) {
+    // Those behind the last have a number that no element has.
+    let mut codes_at = [(NO_CONTEXT, 0); MAX_CONTEXTS];
+    let (mut n_contexts, mut end) = (0, 0);
+    // Codes of one context may be written over the start of the next, which come later.
+    codes.resize(symbols.n_in_context.iter().sum::<usize>() + SLACK, 0);
+    for (at, context) in tables.iter().enumerate() {
+        let n = symbols.n_in_context[at];
+        let code_of: [u8; 16] = std::array::from_fn(|symbol| code(context, symbol.to_le_bytes()[0]));
+        let classes = &classes[symbols.starts[at]..];
+        match symbols.sources[at] {
+            Source::None => continue,
+            Source::All => avx2.delta_codes_of_all(&code_of, classes, &mut codes[end..], n),
+            Source::Bits(first) => {
+                avx2.delta_codes_of_flagged(&code_of, &flags[first / 8..], classes, &mut codes[end..], n);
+            }
+        }
+        codes_at[n_contexts] = (at.to_le_bytes()[0], end);
+        n_contexts += 1;
+        end += n;
+    }
+    (codes_at, n_contexts)
+}
+
+/// What a class symbol of a context says.
+fn code(context: &Context, symbol: u8) -> u8 {
+    if symbol >= EXACT_FROM && context.exact.is_some() {
+        return EXACT[usize::from(symbol - EXACT_FROM)];
+    }
+    let negative = if symbol & 1 == 1 { NEGATIVE } else { 0 };
+    let leading = if symbol > 1 { LEADING } else { 0 };
+    // At most 31 for elements of four bytes.
+    MOVED | negative | leading | context.raw_len(symbol) & KEPT
+}
