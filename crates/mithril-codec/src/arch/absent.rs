@@ -382,7 +382,62 @@ impl Avx2 {
         match self {}
     }
 
-    pub(crate) fn low_rank_sums(self, _: &[[i16; 2]], _: &[i16], _: usize, _: &mut [i32]) -> usize {
+    pub(crate) fn low_rank_sums(self, _: &[[i16; 2]], _: usize, _: &[i16], _: usize, _: &mut [i32]) -> usize {
+        match self {}
+    }
+
+    pub(crate) fn add_products(self, _: &[f32], _: &[f32], _: usize, _: &mut [f32]) -> usize {
+        match self {}
+    }
+
+    pub(crate) fn count_buckets(self, _: &[u8], _: &mut [usize]) -> usize {
+        match self {}
+    }
+
+    pub(crate) fn split_buckets(self, _: &[u8], _: &[u8], _: &mut [usize], _: &mut [u8]) -> usize {
+        match self {}
+    }
+
+    pub(crate) fn predicted_raw_lens(
+        self,
+        _: crate::prediction::Format,
+        _: u8,
+        _: u8,
+        _: &[u8],
+        _: &[u8],
+        _: &mut [u8],
+    ) -> usize {
+        match self {}
+    }
+
+    pub(crate) fn predict_tile(
+        self,
+        _: &crate::prediction::tile::Tile<'_>,
+        _: &mut [u32],
+        _: &mut [i16],
+        _: &mut [u8],
+    ) {
+        match self {}
+    }
+
+    pub(crate) fn symbols_of_tile(
+        self,
+        _: &crate::prediction::tile::Tile<'_>,
+        _: u8,
+        _: &[u8],
+        _: &mut [u8],
+        _: &mut [u8],
+    ) {
+        match self {}
+    }
+
+    pub(crate) fn code_tile(
+        self,
+        _: &crate::prediction::tile::Tile<'_>,
+        _: u8,
+        _: &[u8],
+        _: &mut crate::prediction::tile::Coded<'_>,
+    ) {
         match self {}
     }
 }

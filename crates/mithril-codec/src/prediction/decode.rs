@@ -1,6 +1,6 @@
 //! From a predicted block to its elements.
 
-use super::encode::layout;
+use super::encode::{layout, set_tables};
 use super::{Format, N_CONTEXTS, Prediction, Scratch, symbols};
 use crate::CodecError;
 use crate::bytes::Cursor;
@@ -16,14 +16,22 @@ pub(crate) fn decode(
     out: &mut [u8],
     scratch: &mut Scratch,
 ) -> Result<(), CodecError> {
-    let Prediction { predictor, tables, decode } = prediction;
+    let Prediction { predictor, tables, .. } = prediction;
+    let decode = prediction.decode_tables();
     let format = predictor.format;
     let width = format.width();
     let n = out.len() / width;
     let first = usize::try_from(first_byte).map_err(|_| CodecError::corrupt("place of a block"))? / width;
-    predictor.predict(first, n, base, scratch)?;
-    let Scratch { predicted, contexts, scales, symbols, bucketed, raw_lens, raw_bits, .. } = scratch;
-    set_tables(&tables.of_contexts(), contexts)?;
+    let Scratch { predicted, contexts, scales, symbols, bucketed, raw_lens, raw_bits, sums, .. } = scratch;
+    predicted.resize(n, 0);
+    scales.resize(n, 0);
+    contexts.resize(n, 0);
+    let kernels = crate::arch::avx2();
+    predictor.tiles(first, n, base, sums, |at, tile| {
+        tile.predict(kernels, &mut predicted[at..], &mut scales[at..], &mut contexts[at..]);
+    })?;
+    let lacks = CodecError::corrupt("element in a context without a table");
+    set_tables(&tables.of_contexts(), contexts).ok_or(lacks)?;
     let (starts, runs, n_symbols) = layout(contexts, decode.len());
     bucketed.resize(n_symbols + SLACK, 0);
     let coded_len = cursor.len32()?;
@@ -31,7 +39,13 @@ pub(crate) fn decode(
     merge(contexts, starts, bucketed, symbols);
     let steps: Vec<Steps> = (0..decode.len()).map(|table| Steps::of(prediction, table)).collect();
     raw_lens.resize(n, 0);
-    for ((len, &table), &symbol) in raw_lens.iter_mut().zip(&*contexts).zip(&*symbols) {
+    let n_value_tables = (0..decode.len()).filter(|&table| tables.is_value(table)).count();
+    let n_value_tables = u8::try_from(n_value_tables).unwrap_or(0);
+    let done = kernels.map_or(0, |avx2| {
+        avx2.predicted_raw_lens(format, tables.detail, n_value_tables, contexts, symbols, raw_lens)
+    });
+    let places = contexts[done..].iter().zip(&symbols[done..]);
+    for (len, (&table, &symbol)) in raw_lens[done..].iter_mut().zip(places) {
         *len = steps[usize::from(table)].raw_lens[usize::from(symbol)];
     }
     let counts = super::count_raw_lens(raw_lens);
@@ -47,8 +61,8 @@ pub(crate) fn decode(
         raw_bits,
         planes,
     };
-    if let Some(avx2) = crate::arch::avx2() {
-        elements.restore_whole_vectors(avx2, prediction, out);
+    if let Some(avx2) = kernels {
+        elements.restore_whole_vectors(avx2, prediction, n_value_tables, out);
     }
     format.known(|format| elements.restore(format, &steps, out));
     let tail = &mut out[n * width..];
@@ -61,20 +75,6 @@ pub(crate) fn decode(
 
 /// Bytes behind the buckets that kernels may touch.
 const SLACK: usize = 64;
-
-/// The table of each context in its place.
-fn set_tables(of_contexts: &[u8; N_CONTEXTS], contexts: &mut [u8]) -> Result<(), CodecError> {
-    let mut table_of = [u8::MAX; 64];
-    table_of[..N_CONTEXTS].copy_from_slice(of_contexts);
-    let done = crate::arch::avx2().map_or(0, |avx2| avx2.look_up_64(&table_of, contexts));
-    for context in &mut contexts[done..] {
-        *context = table_of[usize::from(*context) % 64];
-    }
-    if contexts.iter().fold(0, |most, &table| most.max(table)) == u8::MAX {
-        return Err(CodecError::corrupt("element in a context without a table"));
-    }
-    Ok(())
-}
 
 /// Takes the symbols of all tables in the order of the elements. There are `SLACK` bytes behind the last bucket.
 fn merge(tables: &[u8], mut starts: [usize; N_CONTEXTS], bucketed: &[u8], symbols: &mut Vec<u8>) {
@@ -146,13 +146,17 @@ pub(crate) struct CodedElements<'a> {
 
 impl Elements<'_> {
     /// Writes as many elements as a kernel can.
-    fn restore_whole_vectors(&mut self, avx2: crate::arch::Avx2, prediction: &Prediction, out: &mut [u8]) {
-        let n_value_tables =
-            (0..prediction.decode.len()).filter(|&table| prediction.tables.is_value(table)).count();
+    fn restore_whole_vectors(
+        &mut self,
+        avx2: crate::arch::Avx2,
+        prediction: &Prediction,
+        n_value_tables: u8,
+        out: &mut [u8],
+    ) {
         let elements = CodedElements {
             mantissa: u8::try_from(prediction.predictor.format.mantissa()).unwrap_or(0),
             detail: prediction.tables.detail,
-            n_value_tables: u8::try_from(n_value_tables).unwrap_or(0),
+            n_value_tables,
             predicted: self.predicted,
             scales: self.scales,
             tables: self.tables,

@@ -1,19 +1,34 @@
 //! From elements to a predicted block, and to counts that tables are chosen by.
 
-use super::symbols::{self, MAX_DETAIL};
-use super::{Format, N_CONTEXTS, Prediction, Predictor, Scratch, Tables};
+use super::symbols::MAX_DETAIL;
+use super::tile::{Coded, TILE};
+use super::{N_CONTEXTS, Prediction, Predictor, Scratch, Tables};
 use crate::delta::raw;
 use crate::entropy::rans12::{self, LANES, Run};
 
 /// How often each symbol occurs in each context, with all leading bits of distances told apart.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone)]
 pub struct Counts {
-    pub(super) counts: Vec<[u32; 256]>,
+    /// Two counters for each, which elements use in turns: neighbours are often equal, and the same counter would have
+    /// to wait for itself.
+    counts: Vec<[[u32; 2]; 256]>,
 }
 
 impl Default for Counts {
     fn default() -> Self {
-        Self { counts: vec![[0; 256]; N_CONTEXTS] }
+        Self { counts: vec![[[0; 2]; 256]; N_CONTEXTS] }
+    }
+}
+
+impl Counts {
+    #[inline(always)]
+    fn add(&mut self, way: usize, context: u8, symbol: u8) {
+        self.counts[usize::from(context)][usize::from(symbol)][way] += 1;
+    }
+
+    /// The counts of each context.
+    pub(super) fn contexts(&self) -> impl Iterator<Item = [u32; 256]> {
+        self.counts.iter().map(|counts| counts.map(|[a, b]| a + b))
     }
 }
 
@@ -23,23 +38,21 @@ impl Default for Counts {
 /// # Panics
 /// When they are not, or the base is missing or shorter.
 pub fn count(predictor: &Predictor, first: usize, base: Option<&[u8]>, source: &[u8], counts: &mut Counts) {
-    let format = predictor.format;
-    let n = source.len() / format.width();
-    let mut scratch = Scratch::default();
-    predictor.predict(first, n, base, &mut scratch).expect("whole rows and their base");
-    format.known(|format| count_as(format, source, &scratch, counts));
-}
-
-/// Inlined, so that the compiler knows the format.
-#[inline(always)]
-fn count_as(format: Format, source: &[u8], scratch: &Scratch, counts: &mut Counts) {
-    let places = scratch.contexts.iter().zip(&scratch.predicted).zip(&scratch.scales);
-    for (at, ((&context, &p), &scale)) in places.enumerate() {
-        let context = usize::from(context) % N_CONTEXTS;
-        let x = read(format, source, at);
-        let coded = symbols::encode(format, MAX_DETAIL, symbols::is_value(context), scale, p, x);
-        counts.counts[context][usize::from(coded.symbol)] += 1;
-    }
+    let width = predictor.format.width();
+    let kernels = crate::arch::avx2();
+    let (mut contexts, mut symbols) = ([0; TILE], [0; TILE]);
+    let tiles = predictor.tiles(first, source.len() / width, base, &mut Vec::new(), |at, tile| {
+        let source = &source[at * width..][..tile.len * width];
+        tile.symbols(kernels, MAX_DETAIL, source, &mut contexts, &mut symbols);
+        let places = contexts[..tile.len].as_chunks::<2>();
+        let coded = symbols[..tile.len].as_chunks::<2>();
+        for (&[a, b], &[of_a, of_b]) in places.0.iter().zip(coded.0) {
+            counts.add(0, a, of_a);
+            counts.add(1, b, of_b);
+        }
+        places.1.iter().zip(coded.1).for_each(|(&place, &symbol)| counts.add(0, place, symbol));
+    });
+    tiles.expect("whole rows and their base");
 }
 
 /// Appends the block without its kind. `None` if the tables lack a symbol, or the block does not hold whole rows.
@@ -52,99 +65,91 @@ pub(crate) fn encode(
     out: &mut Vec<u8>,
 ) -> Option<()> {
     let Prediction { predictor, tables, .. } = prediction;
-    let format = predictor.format;
-    let n = source.len() / format.width();
-    let first = usize::try_from(first_byte).ok()? / format.width();
-    predictor.predict(first, n, base, scratch).ok()?;
-    let tail = &source[n * format.width()..];
-    let counts = format.known(|format| set_symbols(format, tables, source, scratch))?;
-    let Scratch { contexts, symbols, bucketed, kept, raw_lens, raw_bits, .. } = scratch;
-    let runs = bucket(contexts, symbols, tables, bucketed);
+    let width = predictor.format.width();
+    let n = source.len() / width;
+    let first = usize::try_from(first_byte).ok()? / width;
+    let Scratch { contexts, symbols, bucketed, low_bytes, raw_lens, raw_bits, sums, .. } = scratch;
+    for list in [&mut *contexts, symbols, raw_lens, raw_bits].into_iter().chain(&mut *low_bytes) {
+        list.resize(n, 0);
+    }
+    let kernels = crate::arch::avx2();
+    let tiles = predictor.tiles(first, n, base, sums, |at, tile| {
+        let places = at..at + tile.len;
+        let mut coded = Coded {
+            contexts: &mut contexts[places.clone()],
+            symbols: &mut symbols[places.clone()],
+            raw_lens: &mut raw_lens[places.clone()],
+            raw_bits: &mut raw_bits[places.clone()],
+            low_bytes: low_bytes.each_mut().map(|bytes| &mut bytes[places.clone()]),
+        };
+        tile.code(kernels, tables.detail, &source[at * width..][..tile.len * width], &mut coded);
+    });
+    tiles.ok()?;
+    set_tables(&tables.of_contexts(), contexts)?;
+    let runs = bucket(contexts, symbols, tables, bucketed)?;
     let at = out.len();
     out.extend([0; 4]);
     rans12::encode(bucketed, &runs, &tables.tables, out);
     let coded_len = u32::try_from(out.len() - at - 4).ok()?;
     out[at..at + 4].copy_from_slice(&coded_len.to_le_bytes());
-    raw_bits.clear();
-    raw_bits.extend(kept.iter().zip(&*raw_lens).map(|(&kept, &len)| top_bits(kept, len)));
-    raw::write(raw_lens, &counts, raw_bits, |plane| low_bytes(kept, plane).into(), out);
-    out.extend(tail);
+    let counts = super::count_raw_lens(raw_lens);
+    raw::write(raw_lens, &counts, raw_bits, |plane| (&low_bytes[plane][..]).into(), out);
+    out.extend(&source[n * width..]);
     Some(())
 }
 
-/// One byte of the kept bits of all elements.
-fn low_bytes(kept: &[u32], plane: usize) -> Vec<u8> {
-    kept.iter().map(|kept| (kept >> (8 * plane)).to_le_bytes()[0]).collect()
-}
-
-/// The kept bits above whole bytes.
-#[expect(clippy::cast_possible_truncation, reason = "fewer than eight bits are left")]
-fn top_bits(kept: u32, len: u8) -> u8 {
-    (u64::from(kept) >> (len / 8 * 8)) as u8
-}
-
-/// Symbols and kept bits of all elements, and the number of each table in place of its contexts. Returns how many
-/// elements keep how many bits. Inlined, so that the compiler knows the format.
-#[inline(always)]
-fn set_symbols(
-    format: Format,
-    tables: &Tables,
-    source: &[u8],
-    scratch: &mut Scratch,
-) -> Option<raw::RawCounts> {
-    let of_contexts = tables.of_contexts();
-    // Whether a table has a symbol: an array, so that it is looked up at once.
-    let has_symbol: Vec<[bool; 256]> =
-        tables.all().map(|table| table.frequencies().map(|share| share > 0)).collect();
-    let Scratch { predicted, contexts, scales, symbols, kept, raw_lens, .. } = scratch;
-    let n = contexts.len();
-    symbols.resize(n, 0);
-    kept.resize(n, 0);
-    raw_lens.resize(n, 0);
-    let mut lacks = false;
-    let places = contexts.iter_mut().zip(&*predicted).zip(&*scales);
-    let outputs = symbols.iter_mut().zip(&mut *kept).zip(&mut *raw_lens);
-    for (at, (((context, &p), &scale), ((symbol, kept), raw_len))) in places.zip(outputs).enumerate() {
-        let of_context = usize::from(*context) % N_CONTEXTS;
-        let x = read(format, source, at);
-        let coded = symbols::encode(format, tables.detail, symbols::is_value(of_context), scale, p, x);
-        *context = of_contexts[of_context];
-        lacks |= !has_symbol.get(usize::from(*context))?[usize::from(coded.symbol)];
-        (*symbol, *kept, *raw_len) = (coded.symbol, coded.raw, coded.raw_len);
+/// The table of each context in its place; `None` if a context has none.
+pub(super) fn set_tables(of_contexts: &[u8; N_CONTEXTS], contexts: &mut [u8]) -> Option<()> {
+    let mut table_of = [u8::MAX; 64];
+    table_of[..N_CONTEXTS].copy_from_slice(of_contexts);
+    let done = crate::arch::avx2().map_or(0, |avx2| avx2.look_up_64(&table_of, contexts));
+    for context in &mut contexts[done..] {
+        *context = table_of[usize::from(*context) % 64];
     }
-    (!lacks).then(|| super::count_raw_lens(raw_lens))
+    let most = contexts.iter().fold(0, |most, &table| most.max(table));
+    (most != u8::MAX).then_some(())
 }
 
-/// Symbols table by table, each filled up to whole groups.
-fn bucket(tables_of: &[u8], symbols: &[u8], tables: &Tables, bucketed: &mut Vec<u8>) -> Vec<Run> {
+/// Symbols table by table, each filled up to whole groups. `None` if a table lacks one of its symbols.
+fn bucket(tables_of: &[u8], symbols: &[u8], tables: &Tables, bucketed: &mut Vec<u8>) -> Option<Vec<Run>> {
     let (mut starts, runs, n) = layout(tables_of, tables.tables.len());
     bucketed.clear();
     bucketed.resize(n, 0);
-    let mut at = 0;
-    for (run, table) in runs.iter().zip(tables.all()) {
-        bucketed[at..at + run.len].fill(table.most_probable());
-        at += run.len;
-    }
-    for (&table, &symbol) in tables_of.iter().zip(symbols) {
+    let kernel = crate::arch::avx2();
+    let done = kernel.map_or(0, |avx2| avx2.split_buckets(tables_of, symbols, &mut starts, bucketed));
+    for (&table, &symbol) in tables_of[done..].iter().zip(&symbols[done..]) {
         let start = &mut starts[usize::from(table)];
         bucketed[*start] = symbol;
         *start += 1;
     }
-    runs
+    let mut from = 0;
+    for ((run, table), &end) in runs.iter().zip(tables.all()).zip(&starts) {
+        let to = from + run.len;
+        let has_symbol = table.frequencies().map(|share| share > 0);
+        if !bucketed[from..end].iter().fold(true, |all, &symbol| all & has_symbol[usize::from(symbol)]) {
+            return None;
+        }
+        bucketed[end..to].fill(table.most_probable());
+        from = to;
+    }
+    Some(runs)
 }
 
 /// Where the symbols of each table start, the runs of groups, and the symbols of all groups.
 pub(super) fn layout(tables_of: &[u8], n_tables: usize) -> ([usize; N_CONTEXTS], Vec<Run>, usize) {
+    let mut counts = [0; N_CONTEXTS];
+    let kernel = crate::arch::avx2();
+    let done = kernel.map_or(0, |avx2| avx2.count_buckets(tables_of, &mut counts[..n_tables]));
     // Four counters for each, so that equal neighbours do not wait for each other.
     let mut counters = [[0usize; 4]; N_CONTEXTS];
-    let (fours, rest) = tables_of.as_chunks::<4>();
+    let (fours, rest) = tables_of[done..].as_chunks::<4>();
     for four in fours {
         for (way, &table) in four.iter().enumerate() {
             counters[usize::from(table) % N_CONTEXTS][way] += 1;
         }
     }
     rest.iter().for_each(|&table| counters[usize::from(table) % N_CONTEXTS][0] += 1);
-    let counts = counters.map(|ways| ways.iter().sum::<usize>());
+    counts.iter_mut().zip(counters).for_each(|(count, ways)| *count += ways.iter().sum::<usize>());
     let mut starts = [0; N_CONTEXTS];
     let mut runs = Vec::with_capacity(n_tables);
     let mut n = 0;
@@ -155,12 +160,4 @@ pub(super) fn layout(tables_of: &[u8], n_tables: usize) -> ([usize; N_CONTEXTS],
         n += len;
     }
     (starts, runs, n)
-}
-
-#[inline(always)]
-pub(super) fn read(format: Format, elements: &[u8], at: usize) -> u32 {
-    match format.width() {
-        2 => u32::from(u16::from_le_bytes(elements.as_chunks().0[at])),
-        _ => u32::from_le_bytes(elements.as_chunks().0[at]),
-    }
 }

@@ -5,6 +5,7 @@ use crate::CodecError;
 use crate::bytes::Cursor;
 use crate::contexts::MAX_LISTED;
 use crate::entropy::stream::{self, Allowed};
+use std::ops::Range;
 
 /// Components of a matrix at most.
 pub(super) const MAX_RANK: usize = 128;
@@ -80,20 +81,24 @@ impl LowRank {
         i32::from(self.exponent) + i32::from(self.row_shifts[row])
     }
 
-    /// The sums of all columns of a row, modulo 2^32.
-    pub(super) fn sum_row(&self, row: usize, sums: &mut [i32]) {
+    /// The sums of all columns of these rows, modulo 2^32.
+    pub(super) fn sum_rows(&self, rows: Range<usize>, sums: &mut Vec<i32>) {
         let n_columns = self.column_shifts.len();
-        let of_row = &self.rows[row * self.rank().next_multiple_of(2)..][..self.rank().next_multiple_of(2)];
-        let pairs = of_row.as_chunks::<2>().0;
+        let n_pairs = self.rank().div_ceil(2);
+        let of_rows = &self.rows[rows.start * 2 * n_pairs..rows.end * 2 * n_pairs];
+        let pairs = of_rows.as_chunks::<2>().0;
+        sums.clear();
+        sums.resize(rows.len() * n_columns, 0);
         let done = match crate::arch::avx2() {
-            Some(avx2) => avx2.low_rank_sums(pairs, &self.columns, n_columns, sums),
+            Some(avx2) => avx2.low_rank_sums(pairs, n_pairs, &self.columns, n_columns, sums),
             None => 0,
         };
-        sums[done..].fill(0);
-        for (&[u, v], columns) in pairs.iter().zip(self.columns.chunks_exact(2 * n_columns)) {
-            let (u, v) = (i32::from(u), i32::from(v));
-            for (sum, &[x, y]) in sums[done..].iter_mut().zip(&columns.as_chunks::<2>().0[done..]) {
-                *sum = sum.wrapping_add((u * i32::from(x)).wrapping_add(v * i32::from(y)));
+        for (pairs, sums) in pairs.chunks_exact(n_pairs).zip(sums.chunks_exact_mut(n_columns)) {
+            for (&[u, v], columns) in pairs.iter().zip(self.columns.chunks_exact(2 * n_columns)) {
+                let (u, v) = (i32::from(u), i32::from(v));
+                for (sum, &[x, y]) in sums[done..].iter_mut().zip(&columns.as_chunks::<2>().0[done..]) {
+                    *sum = sum.wrapping_add((u * i32::from(x)).wrapping_add(v * i32::from(y)));
+                }
             }
         }
     }
@@ -103,8 +108,8 @@ impl LowRank {
     /// # Panics
     /// When there are not as many values as columns, or there is no such row.
     pub fn subtract(&self, row: usize, values: &mut [f32]) {
-        let mut sums = vec![0; values.len()];
-        self.sum_row(row, &mut sums);
+        let mut sums = Vec::new();
+        self.sum_rows(row..row + 1, &mut sums);
         let of_row = self.exponent_of_row(row);
         for (value, (&sum, &column)) in values.iter_mut().zip(sums.iter().zip(&self.column_shifts)) {
             *value -= scaled(sum, of_row + i32::from(column));

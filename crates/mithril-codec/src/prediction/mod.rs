@@ -21,9 +21,11 @@ mod decode;
 mod encode;
 mod low_rank;
 mod predictor;
+mod products;
 mod section;
 mod symbols;
 mod tables;
+pub(crate) mod tile;
 
 #[cfg(test)]
 mod tests;
@@ -33,11 +35,14 @@ pub(crate) use encode::encode;
 pub use encode::{Counts, count};
 pub use low_rank::{Factors, LowRank};
 pub use predictor::{Matrix, Predictor};
+pub use products::{PRODUCT_COLUMNS, add_products};
 pub(crate) use symbols::LOWEST_SIZE;
 pub use tables::Tables;
 
+use crate::delta::count_16;
 use crate::delta::raw::RawCounts;
-use crate::delta::{Number, count_16};
+use crate::entropy::rans12::DecodeTable;
+use std::sync::OnceLock;
 
 /// A type of number that can be predicted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -79,10 +84,6 @@ impl Format {
         }
     }
 
-    pub(crate) const fn number(self) -> Number {
-        Number { width: self.width(), sign: true }
-    }
-
     /// Runs with the format as a constant, so that the compiler writes a loop for each.
     #[inline(always)]
     fn known<T>(self, work: impl FnOnce(Self) -> T) -> T {
@@ -106,15 +107,19 @@ impl Format {
 pub struct Prediction {
     pub(crate) predictor: Predictor,
     pub(crate) tables: Tables,
-    /// The decoding form of the tables, which is large and built once.
-    pub(crate) decode: Vec<crate::entropy::rans12::DecodeTable>,
+    /// The decoding form of the tables, which is large: built by the first block that is decoded.
+    decode: OnceLock<Vec<DecodeTable>>,
 }
 
 impl Prediction {
     /// A predictor with tables that have every symbol its tensor needs.
     pub fn new(predictor: Predictor, tables: Tables) -> Self {
-        let decode = tables.all().map(crate::entropy::rans12::DecodeTable::new).collect();
-        Self { predictor, tables, decode }
+        Self { predictor, tables, decode: OnceLock::new() }
+    }
+
+    /// The tables in their decoding form.
+    fn decode_tables(&self) -> &[DecodeTable] {
+        self.decode.get_or_init(|| self.tables.all().map(DecodeTable::new).collect())
     }
 
     /// Elements of a row, if blocks must hold rows whole.
@@ -150,10 +155,10 @@ pub(crate) struct Scratch {
     symbols: Vec<u8>,
     /// Symbols as the coder sees them, table by table.
     bucketed: Vec<u8>,
-    /// Kept bits of every element, and how many there are.
-    kept: Vec<u32>,
+    /// How many bits every element keeps, those above whole bytes, and the bytes.
     raw_lens: Vec<u8>,
     raw_bits: Vec<u8>,
-    /// Sums of one row.
+    low_bytes: [Vec<u8>; 4],
+    /// Sums of some rows.
     sums: Vec<i32>,
 }

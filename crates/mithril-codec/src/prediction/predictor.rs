@@ -1,8 +1,11 @@
-//! Predictions, scales and contexts of the elements of a block.
+//! What the predictions of a tensor are made of, and its blocks cut into tiles.
 
-use super::low_rank::scaled;
-use super::{Format, LOWEST, LowRank, N_CONTEXTS, Scratch};
+use super::tile::{Sums, TILE, Tile};
+use super::{Format, LowRank};
 use crate::CodecError;
+
+/// Rows whose sums of low rank are made at a time: factors of some columns then serve all of them from the cache.
+const ROWS: usize = 8;
 
 /// How the numbers of a tensor are predicted.
 #[derive(Debug, Clone, PartialEq)]
@@ -35,41 +38,63 @@ pub struct Matrix {
 }
 
 impl Predictor {
-    /// Sets predictions, scales and contexts of the `n` elements from number `first` on.
-    pub(super) fn predict(
+    /// Hands out the `n` elements from number `first` on in tiles, each with the number of its first element among them.
+    ///
+    /// # Errors
+    /// When they are not whole rows that there are, or need a base that is missing or shorter.
+    pub(super) fn tiles(
         &self,
         first: usize,
         n: usize,
         base: Option<&[u8]>,
-        scratch: &mut Scratch,
+        sums: &mut Vec<i32>,
+        mut work: impl FnMut(usize, &Tile<'_>),
     ) -> Result<(), CodecError> {
+        let width = self.format.width();
         let base = match base {
             _ if !self.from_base => None,
-            Some(base) if base.len() >= n * self.format.width() => Some(base),
+            Some(base) if base.len() >= n * width => Some(base),
             _ => return Err(CodecError::corrupt("block that needs a base without one")),
         };
-        scratch.predicted.clear();
-        scratch.predicted.resize(n, 0);
-        scratch.scales.resize(n, 0);
-        scratch.contexts.resize(n, 0);
-        if let Some(base) = base {
-            match self.format {
-                Format::F32 => {
-                    let words = base.as_chunks::<4>().0.iter().map(|x| u32::from_le_bytes(*x));
-                    scratch.predicted.iter_mut().zip(words).for_each(|(p, x)| *p = x);
-                }
-                Format::Bf16 | Format::F16 => {
-                    let words = base.as_chunks::<2>().0.iter().map(|x| u32::from(u16::from_le_bytes(*x)));
-                    scratch.predicted.iter_mut().zip(words).for_each(|(p, x)| *p = x);
+        let (row_len, first_row) = self.rows(first, n)?;
+        let matrix = self.matrix.as_ref();
+        let low_rank = matrix.and_then(|matrix| matrix.low_rank.as_ref());
+        let column_scales = matrix.map_or(&[][..], |matrix| &matrix.column_scales);
+        for start in (0..n).step_by(row_len.saturating_mul(ROWS)) {
+            let rows = first_row + start / row_len
+                ..first_row + row_len.saturating_mul(ROWS).saturating_add(start).min(n) / row_len;
+            if let Some(low_rank) = low_rank {
+                low_rank.sum_rows(rows.clone(), sums);
+            }
+            for (at, row) in (start..).step_by(row_len).zip(rows) {
+                let row_scale = matrix.and_then(|matrix| matrix.row_scales.get(row)).copied().unwrap_or(0);
+                let sums = sums.get(at - start..).unwrap_or_default();
+                for column in (0..row_len).step_by(TILE) {
+                    let len = TILE.min(row_len - column);
+                    let tile = Tile {
+                        format: self.format,
+                        len,
+                        base: base.map_or(&[], |base| &base[(at + column) * width..][..len * width]),
+                        decay: self.decay,
+                        low_rank: low_rank.map(|low_rank| Sums {
+                            sums: &sums[column..][..len],
+                            exponent: low_rank.exponent_of_row(row),
+                            column_shifts: &low_rank.column_shifts[column..][..len],
+                        }),
+                        scale: self.scale + i16::from(row_scale),
+                        column_scales: column_scales.get(column..column + len).unwrap_or_default(),
+                    };
+                    work(at + column, &tile);
                 }
             }
         }
-        let Some(matrix) = &self.matrix else {
-            self.adjust(&mut scratch.predicted, None);
-            scratch.scales.fill(self.scale);
-            self.set_contexts(scratch);
-            return Ok(());
-        };
+        Ok(())
+    }
+
+    /// The length of a row, which is not zero, and the number of the first of these elements. Without a matrix, all of
+    /// them are one row.
+    fn rows(&self, first: usize, n: usize) -> Result<(usize, usize), CodecError> {
+        let Some(matrix) = &self.matrix else { return Ok((n.max(1), 0)) };
         let row_len = matrix.row_len;
         let first_row = first / row_len;
         if !first.is_multiple_of(row_len) || !n.is_multiple_of(row_len) {
@@ -78,66 +103,7 @@ impl Predictor {
         if matrix.is_listed() && first_row + n / row_len > matrix.n_rows {
             return Err(CodecError::corrupt("predicted block with more rows than there are"));
         }
-        scratch.sums.resize(row_len, 0);
-        let rows = scratch.predicted.chunks_mut(row_len).zip(scratch.scales.chunks_mut(row_len));
-        for (row, (predicted, scales)) in (first_row..).zip(rows) {
-            if let Some(low_rank) = &matrix.low_rank {
-                low_rank.sum_row(row, &mut scratch.sums);
-                self.adjust(predicted, Some((low_rank, row, &scratch.sums)));
-            } else {
-                self.adjust(predicted, None);
-            }
-            let of_row = self.scale + matrix.row_scales.get(row).map_or(0, |&scale| i16::from(scale));
-            if matrix.column_scales.is_empty() {
-                scales.fill(of_row);
-            } else {
-                for (scale, &column) in scales.iter_mut().zip(&matrix.column_scales) {
-                    *scale = of_row + i16::from(column);
-                }
-            }
-        }
-        self.set_contexts(scratch);
-        Ok(())
-    }
-
-    /// Multiplies the base by its decay and adds a row of the matrix of low rank.
-    fn adjust(&self, predicted: &mut [u32], low_rank: Option<(&LowRank, usize, &[i32])>) {
-        if self.decay.is_none() && low_rank.is_none() {
-            return;
-        }
-        let (shift, infinite) = match self.format {
-            Format::Bf16 => (16, 0x7f80),
-            Format::F16 => return,
-            Format::F32 => (0, 0x7f80_0000),
-        };
-        let adjust = |bits: u32, added: f32| {
-            let mut x = flushed(f32::from_bits(bits << shift));
-            if let Some(decay) = self.decay {
-                x = flushed(x * decay);
-            }
-            x = flushed(x + added);
-            let sum = if shift == 0 { x.to_bits() } else { nearest_bf16(x) };
-            if bits & infinite == infinite { bits } else { sum }
-        };
-        match low_rank {
-            None => predicted.iter_mut().for_each(|p| *p = adjust(*p, 0.0)),
-            Some((low_rank, row, sums)) => {
-                let of_row = low_rank.exponent_of_row(row);
-                let columns = sums.iter().zip(&low_rank.column_shifts);
-                for (p, (&sum, &column)) in predicted.iter_mut().zip(columns) {
-                    *p = adjust(*p, scaled(sum, of_row + i32::from(column)));
-                }
-            }
-        }
-    }
-
-    #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "clamped to 0 to 52")]
-    fn set_contexts(&self, scratch: &mut Scratch) {
-        const LAST: i32 = N_CONTEXTS as i32 - 1;
-        let elements = scratch.predicted.iter().zip(&scratch.scales);
-        for (context, (&p, &scale)) in scratch.contexts.iter_mut().zip(elements) {
-            *context = (self.format.size(p) - i32::from(scale) + LOWEST).clamp(0, LAST) as u8;
-        }
+        Ok((row_len, first_row))
     }
 }
 
@@ -146,19 +112,4 @@ impl Matrix {
     pub(super) fn is_listed(&self) -> bool {
         !self.row_scales.is_empty() || self.low_rank.is_some()
     }
-}
-
-/// Zero in place of a number below the normal ones: some processors are set to do so on their own.
-#[inline(always)]
-fn flushed(x: f32) -> f32 {
-    let bits = x.to_bits();
-    f32::from_bits(if bits & 0x7f80_0000 == 0 { bits & 0x8000_0000 } else { bits })
-}
-
-/// The nearest bf16, the even one of two.
-#[inline(always)]
-fn nearest_bf16(x: f32) -> u32 {
-    let bits = x.to_bits();
-    let rounded = bits.wrapping_add(0x7fff + (bits >> 16 & 1)) >> 16;
-    if bits & 0x7f80_0000 == 0x7f80_0000 { bits >> 16 } else { rounded }
 }

@@ -11,15 +11,7 @@ const EQUAL: u8 = 0;
 const ESCAPE: u8 = 1;
 /// Sizes: quarter octaves relative to the scale, from `-LOWEST_SIZE` on.
 pub(crate) const LOWEST_SIZE: i16 = 101;
-const N_SIZES: i32 = 126;
-
-/// A symbol with the bits that it keeps.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Coded {
-    pub(super) symbol: u8,
-    pub(super) raw: u32,
-    pub(super) raw_len: u8,
-}
+const N_SIZES: u32 = 126;
 
 /// Whether elements of this context code their own size.
 #[inline(always)]
@@ -27,53 +19,50 @@ pub(super) const fn is_value(context: usize) -> bool {
     context < N_VALUE_CONTEXTS
 }
 
+/// The word of an element that codes its own size: symbol, from bit 8 on how many bits it keeps. Then these bits.
 #[inline(always)]
-pub(super) fn encode(format: Format, detail: u8, value: bool, scale: i16, p: u32, x: u32) -> Coded {
-    if value { encode_value(format, scale, p, x) } else { encode_distance(format, detail, p, x) }
-}
-
-#[inline(always)]
-#[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "compared with their limits")]
-fn encode_value(format: Format, scale: i16, p: u32, x: u32) -> Coded {
+pub(super) fn value_word(format: Format, scale: i16, p: u32, x: u32) -> (u32, u32) {
     let bits = 8 * format.width() as u32;
-    let kept = format.mantissa() - 2;
-    if x == p {
-        return Coded { symbol: EQUAL, raw: 0, raw_len: 0 };
-    }
+    let kept_len = format.mantissa() - 2;
     let magnitude = x & (u32::MAX >> (33 - bits));
-    let size = (magnitude >> kept).cast_signed() - 2 * i32::from(scale) + i32::from(LOWEST_SIZE);
-    if !(0..N_SIZES).contains(&size) {
-        return Coded { symbol: ESCAPE, raw: x, raw_len: bits as u8 };
-    }
-    let sign = ((x ^ p) >> (bits - 1)) as u8 & 1;
-    Coded { symbol: 2 + 2 * size as u8 + sign, raw: magnitude & ((1 << kept) - 1), raw_len: kept as u8 }
+    let size = (magnitude >> kept_len).cast_signed() - 2 * i32::from(scale) + i32::from(LOWEST_SIZE);
+    let size = size.cast_unsigned();
+    let sign = (x ^ p) >> (bits - 1) & 1;
+    let symbol = (size << 1).wrapping_add(2 + sign);
+    let sized = (symbol | kept_len << 8, magnitude & ((1 << kept_len) - 1));
+    let (word, kept) = if size < N_SIZES { sized } else { (u32::from(ESCAPE) | bits << 8, x) };
+    if x == p { (u32::from(EQUAL), 0) } else { (word, kept) }
 }
 
+/// The word of an element that codes its distance from the prediction, and the bits that it keeps. No branches here
+/// either, so that the compiler can make vectors of it.
 #[inline(always)]
-#[expect(clippy::cast_possible_truncation, reason = "distances have at most 32 bits, classes are below 124")]
-fn encode_distance(format: Format, detail: u8, p: u32, x: u32) -> Coded {
-    let number = format.number();
-    let distance = number.difference(u64::from(x), u64::from(p)) as u32;
-    let bits = 8 * format.width() as u32;
-    let negative = distance >> (bits - 1) & 1;
-    let steps = if negative == 1 { distance.wrapping_neg() & (u32::MAX >> (32 - bits)) } else { distance };
-    let (class, raw, raw_len) = class_of(detail, steps);
-    let symbol = if class == 0 { 0 } else { 2 * class - 1 + negative as u8 };
-    Coded { symbol, raw, raw_len }
+pub(super) fn distance_word(format: Format, detail: u8, p: u32, x: u32) -> (u32, u32) {
+    let above = 32 - 8 * format.width() as u32;
+    let magnitudes = (u32::MAX >> (above + 1)).cast_signed();
+    // Numbers in their order, with all bits above theirs equal to their sign.
+    let extended = |x: u32| (x << above).cast_signed() >> above;
+    let ordered = |x: i32| x ^ (x >> 31 & magnitudes);
+    let (p, x) = (extended(p), extended(x));
+    let towards = p >> 31;
+    let distance = ordered(x).wrapping_sub(ordered(p));
+    let distance = extended(((distance ^ towards).wrapping_sub(towards)).cast_unsigned());
+    let negative = distance.cast_unsigned() >> 31;
+    let steps = distance.unsigned_abs();
+    let (class, kept, kept_len) = class_of(detail, steps);
+    let class = u32::from(class);
+    let symbol = 2 * class + negative - u32::from(class != 0);
+    (symbol | u32::from(kept_len) << 8, kept)
 }
 
 /// Class of a number of steps, and the bits that it keeps.
 #[inline(always)]
 #[expect(clippy::cast_possible_truncation, reason = "lengths are at most 32, classes below 124")]
 pub(super) fn class_of(detail: u8, steps: u32) -> (u8, u32, u8) {
-    if steps < 2 << detail {
-        return (steps as u8, 0, 0);
-    }
-    let len = (32 - steps.leading_zeros()) as u8;
-    let raw_len = len - 1 - detail;
-    let below = (steps >> raw_len) as u8 & ((1 << detail) - 1);
-    let class = (2 << detail) + ((len - detail - 2) << detail) + below;
-    (class, steps & ((1 << raw_len) - 1), raw_len)
+    // Where no bit is kept, the class is the number of steps.
+    let raw_len = (31 - u32::from(detail)).saturating_sub(steps.leading_zeros());
+    let class = (raw_len << detail) + (steps >> raw_len);
+    (class as u8, steps & ((1 << raw_len) - 1), raw_len as u8)
 }
 
 /// The least number of steps of a class, and how many bits it keeps.

@@ -81,10 +81,10 @@ struct Run {
 fn merge(format: Format, detail: u8, counts: &Counts) -> (u8, Vec<Run>, u64) {
     let mut kept_bits = 0;
     let mut runs: Vec<Run> = Vec::new();
-    for (last, counts) in (0u8..).zip(&counts.counts) {
+    for (last, counts) in (0u8..).zip(counts.contexts()) {
         let value = is_value(usize::from(last));
         let mut coarse = [0; 256];
-        for (symbol, &count) in (0..=255u8).zip(counts).filter(|(_, count)| **count > 0) {
+        for (symbol, count) in (0..=255u8).zip(counts).filter(|(_, count)| *count > 0) {
             let symbol = if value { symbol } else { coarser(detail, symbol) };
             coarse[usize::from(symbol)] += count;
             kept_bits += u64::from(count) * u64::from(raw_len(format, detail, value, symbol).unwrap_or(0));

@@ -134,6 +134,7 @@ fn check(predictor: &Predictor, source: &[u8], base: &[u8]) -> usize {
     let block = coded();
     for kernels in [Kernels::All, Kernels::Avx2, Kernels::None] {
         with_kernels(kernels, || {
+            assert!(self::prediction(predictor, source, base).tables == prediction.tables, "{kernels:?}");
             assert!(kernels == Kernels::All || coded() == block, "{kernels:?} {predictor:?}");
             let out = decoded(&prediction, &block, base, source.len()).unwrap();
             assert!(out == source, "{kernels:?} {predictor:?}");
@@ -239,14 +240,15 @@ fn truncated_and_damaged_blocks_and_sections_are_refused_or_harmless() {
 
 #[test]
 fn kernels_sum_like_the_scalar_code() {
-    for row_len in [1, 31, 32, 33, 100] {
+    for row_len in [1, 31, 32, 33, 63, 64, 100] {
         for rank in [1, 2, 5, 64] {
             let low_rank = factors(rank, 9, row_len);
-            for row in 0..9 {
-                let mut sums = vec![7; row_len];
-                low_rank.sum_row(row, &mut sums);
-                for (column, sum) in sums.into_iter().enumerate() {
-                    assert_eq!(sum, low_rank.sum(row, column));
+            for kernels in [Kernels::All, Kernels::Avx2, Kernels::None] {
+                let mut sums = vec![7];
+                with_kernels(kernels, || low_rank.sum_rows(2..9, &mut sums));
+                assert_eq!(sums.len(), 7 * row_len);
+                for (at, sum) in sums.into_iter().enumerate() {
+                    assert_eq!(sum, low_rank.sum(2 + at / row_len, at % row_len), "{kernels:?}");
                 }
             }
         }

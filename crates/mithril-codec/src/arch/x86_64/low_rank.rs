@@ -1,51 +1,106 @@
-//! Sums of products of small factors: a row of a matrix of low rank.
+//! Sums of products of small factors: rows of a matrix of low rank.
 
 use super::Avx2;
 use std::arch::x86_64::*;
 
 /// Columns that are summed at a time: four registers of sums.
 const COLUMNS: usize = 32;
+const WIDE_COLUMNS: usize = 64;
 
 impl Avx2 {
-    /// See `prediction::LowRank::sum_row`. `columns` holds `2 * n_columns` entries for each pair. Takes whole groups of
-    /// 32 columns; returns how many columns are done.
+    /// See `prediction::LowRank::sum_rows`. `pairs` holds `n_pairs` for each row, `columns` `2 * n_columns` entries for
+    /// each pair of a row. Takes whole groups of columns of every row; returns how many columns are done.
     ///
     /// # Panics
-    /// When there are fewer entries than that.
+    /// When there are fewer entries or sums than that.
     pub(crate) fn low_rank_sums(
         self,
         pairs: &[[i16; 2]],
+        n_pairs: usize,
         columns: &[i16],
         n_columns: usize,
         sums: &mut [i32],
     ) -> usize {
-        assert!(columns.len() >= 2 * n_columns * pairs.len() && sums.len() >= n_columns);
-        // SAFETY: `self` exists only when `detect` saw the features.
-        unsafe { low_rank_sums(pairs, columns, n_columns, sums) }
+        assert!(
+            columns.len() >= 2 * n_columns * n_pairs && sums.len() >= n_columns * (pairs.len() / n_pairs)
+        );
+        match self.wide {
+            // SAFETY: both exist only when `detect` saw the features.
+            Some(_) => unsafe { low_rank_sums_wide(pairs, n_pairs, columns, n_columns, sums) },
+            // SAFETY: `self` exists only when `detect` saw the features.
+            None => unsafe { low_rank_sums(pairs, n_pairs, columns, n_columns, sums) },
+        }
     }
 }
 
-#[target_feature(enable = "avx2")]
-fn low_rank_sums(pairs: &[[i16; 2]], columns: &[i16], n_columns: usize, sums: &mut [i32]) -> usize {
-    let groups = sums[..n_columns].as_chunks_mut::<COLUMNS>().0;
-    for (group, sums) in groups.iter_mut().enumerate() {
-        let mut vectors = [_mm256_setzero_si256(); 4];
-        for (pair, &[u, v]) in pairs.iter().enumerate() {
-            let [a, b] = u.to_le_bytes();
-            let [c, d] = v.to_le_bytes();
-            let factor = _mm256_set1_epi32(i32::from_le_bytes([a, b, c, d]));
-            let from = 2 * (pair * n_columns + group * COLUMNS);
-            let entries: &[i16; 2 * COLUMNS] = columns[from..].first_chunk().expect("as the caller says");
-            for (vector, entries) in vectors.iter_mut().zip(entries.as_chunks::<16>().0) {
-                // SAFETY: the reference is good for the 32 bytes that are read; no alignment is needed.
-                let entries = unsafe { _mm256_loadu_si256(entries.as_ptr().cast()) };
-                *vector = _mm256_add_epi32(*vector, _mm256_madd_epi16(entries, factor));
+/// Both factors of a pair as one number.
+#[inline(always)]
+fn joined([u, v]: [i16; 2]) -> i32 {
+    let ([a, b], [c, d]) = (u.to_le_bytes(), v.to_le_bytes());
+    i32::from_le_bytes([a, b, c, d])
+}
+
+#[target_feature(enable = "avx512f,avx512bw")]
+fn low_rank_sums_wide(
+    pairs: &[[i16; 2]],
+    n_pairs: usize,
+    columns: &[i16],
+    n_columns: usize,
+    sums: &mut [i32],
+) -> usize {
+    let whole = n_columns / WIDE_COLUMNS * WIDE_COLUMNS;
+    // Columns outside of rows: their factors are read once for all rows.
+    for first in (0..whole).step_by(WIDE_COLUMNS) {
+        for (pairs, sums) in pairs.chunks_exact(n_pairs).zip(sums.chunks_exact_mut(n_columns)) {
+            let mut vectors = [_mm512_setzero_si512(); 4];
+            for (&pair, columns) in pairs.iter().zip(columns.chunks_exact(2 * n_columns)) {
+                let factor = _mm512_set1_epi32(joined(pair));
+                let entries: &[i16; 2 * WIDE_COLUMNS] =
+                    columns[2 * first..].first_chunk().expect("whole groups of columns");
+                for (vector, entries) in vectors.iter_mut().zip(entries.as_chunks::<32>().0) {
+                    // SAFETY: the reference is good for the 64 bytes that are read; no alignment is needed.
+                    let entries = unsafe { _mm512_loadu_si512(entries.as_ptr().cast()) };
+                    *vector = _mm512_add_epi32(*vector, _mm512_madd_epi16(entries, factor));
+                }
+            }
+            let sums = &mut sums[first..][..WIDE_COLUMNS];
+            for (vector, sums) in vectors.into_iter().zip(sums.as_chunks_mut::<16>().0) {
+                // SAFETY: the reference is good for the 64 bytes that are written; no alignment is needed.
+                unsafe { _mm512_storeu_si512(sums.as_mut_ptr().cast(), vector) };
             }
         }
-        for (vector, sums) in vectors.into_iter().zip(sums.as_chunks_mut::<8>().0) {
-            // SAFETY: the reference is good for the 32 bytes that are written; no alignment is needed.
-            unsafe { _mm256_storeu_si256(sums.as_mut_ptr().cast(), vector) };
+    }
+    whole
+}
+
+#[target_feature(enable = "avx2")]
+fn low_rank_sums(
+    pairs: &[[i16; 2]],
+    n_pairs: usize,
+    columns: &[i16],
+    n_columns: usize,
+    sums: &mut [i32],
+) -> usize {
+    let whole = n_columns / COLUMNS * COLUMNS;
+    for first in (0..whole).step_by(COLUMNS) {
+        for (pairs, sums) in pairs.chunks_exact(n_pairs).zip(sums.chunks_exact_mut(n_columns)) {
+            let mut vectors = [_mm256_setzero_si256(); 4];
+            for (&pair, columns) in pairs.iter().zip(columns.chunks_exact(2 * n_columns)) {
+                let factor = _mm256_set1_epi32(joined(pair));
+                let entries: &[i16; 2 * COLUMNS] =
+                    columns[2 * first..].first_chunk().expect("whole groups of columns");
+                for (vector, entries) in vectors.iter_mut().zip(entries.as_chunks::<16>().0) {
+                    // SAFETY: the reference is good for the 32 bytes that are read; no alignment is needed.
+                    let entries = unsafe { _mm256_loadu_si256(entries.as_ptr().cast()) };
+                    *vector = _mm256_add_epi32(*vector, _mm256_madd_epi16(entries, factor));
+                }
+            }
+            let sums = &mut sums[first..][..COLUMNS];
+            for (vector, sums) in vectors.into_iter().zip(sums.as_chunks_mut::<8>().0) {
+                // SAFETY: the reference is good for the 32 bytes that are written; no alignment is needed.
+                unsafe { _mm256_storeu_si256(sums.as_mut_ptr().cast(), vector) };
+            }
         }
     }
-    n_columns / COLUMNS * COLUMNS
+    whole
 }

@@ -18,6 +18,8 @@ mod ecq_gemv_wide;
 mod join_wide;
 mod low_rank;
 mod predicted;
+mod predicted_tiles;
+mod products;
 mod rans12;
 mod rans8_decode;
 mod rans8_encode;

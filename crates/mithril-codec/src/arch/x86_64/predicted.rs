@@ -3,7 +3,7 @@
 
 use super::delta_wide_32::{next_of, spread};
 use super::{Avx2, load, load_wide, next_bytes, store_wide};
-use crate::prediction::CodedElements;
+use crate::prediction::{CodedElements, Format};
 use std::arch::x86_64::*;
 
 impl Avx2 {
@@ -33,6 +33,53 @@ impl Avx2 {
         }
         // SAFETY: `wide` is there only when `detect` saw the features.
         unsafe { merge(buckets, starts, bucketed, out) }
+    }
+
+    /// Adds how many bytes are equal to 0, 1 and so on; there is a count for each. Takes whole vectors; returns how many
+    /// bytes are done.
+    pub(crate) fn count_buckets(self, buckets: &[u8], counts: &mut [usize]) -> usize {
+        if self.wide.is_none() {
+            return 0;
+        }
+        // SAFETY: `wide` is there only when `detect` saw the features.
+        unsafe { count(buckets, counts) }
+    }
+
+    /// Puts bytes into their buckets: `merge_buckets` the other way round. Takes whole vectors; returns how many bytes
+    /// are done.
+    ///
+    /// # Panics
+    /// When a bucket has no start, or reaches behind the end of `bucketed`.
+    pub(crate) fn split_buckets(
+        self,
+        buckets: &[u8],
+        bytes: &[u8],
+        starts: &mut [usize],
+        bucketed: &mut [u8],
+    ) -> usize {
+        if self.wide.is_none() {
+            return 0;
+        }
+        // SAFETY: `wide` is there only when `detect` saw the features.
+        unsafe { split(buckets, bytes, starts, bucketed) }
+    }
+
+    /// How many bits each symbol keeps: see `prediction::symbols::raw_len`. Tables below `n_value_tables` code sizes. Takes
+    /// whole vectors; returns how many elements are done.
+    pub(crate) fn predicted_raw_lens(
+        self,
+        format: Format,
+        detail: u8,
+        n_value_tables: u8,
+        tables: &[u8],
+        symbols: &[u8],
+        raw_lens: &mut [u8],
+    ) -> usize {
+        if self.wide.is_none() {
+            return 0;
+        }
+        // SAFETY: `wide` is there only when `detect` saw the features.
+        unsafe { find_raw_lens(format, detail, n_value_tables, tables, symbols, raw_lens) }
     }
 
     /// See `prediction::decode`, for elements of two or four bytes. Takes whole vectors; returns how many elements are
@@ -88,6 +135,80 @@ fn merge(buckets: &[u8], starts: &mut [usize], bucketed: &[u8], out: &mut [u8]) 
             left &= !members;
         }
         store_wide(out, merged);
+    }
+    64 * vectors.len()
+}
+
+/// Bytes that are counted at a time, so that they stay in the first-level cache.
+const COUNTED: usize = 1 << 13;
+
+#[target_feature(enable = "avx512f,avx512bw,popcnt")]
+fn count(buckets: &[u8], counts: &mut [usize]) -> usize {
+    let vectors = buckets.as_chunks::<64>().0;
+    for vectors in vectors.chunks(COUNTED / 64) {
+        for (bucket, count) in (0u8..).zip(&mut *counts) {
+            let bucket = _mm512_set1_epi8(bucket.cast_signed());
+            let members = |vector| _mm512_cmpeq_epi8_mask(load_wide(vector), bucket).count_ones() as usize;
+            *count += vectors.iter().map(members).sum::<usize>();
+        }
+    }
+    64 * vectors.len()
+}
+
+#[target_feature(enable = "avx512f,avx512bw,avx512vbmi,avx512vbmi2,avx2,bmi1,bmi2,popcnt,lzcnt")]
+fn split(buckets: &[u8], bytes: &[u8], starts: &mut [usize], bucketed: &mut [u8]) -> usize {
+    let vectors = buckets.as_chunks::<64>().0;
+    for (members_of, bytes) in vectors.iter().zip(bytes.as_chunks::<64>().0) {
+        let (members_of, bytes) = (load_wide(members_of), load_wide(bytes));
+        let mut left = u64::MAX;
+        while left != 0 {
+            let lane = i8::try_from(left.trailing_zeros()).unwrap_or(0);
+            let bucket = _mm512_permutexvar_epi8(_mm512_set1_epi8(lane), members_of);
+            let members = _mm512_cmpeq_epi8_mask(members_of, bucket);
+            let number = _mm512_cvtsi512_si32(bucket).to_le_bytes()[0];
+            let at = &mut starts[usize::from(number)];
+            let n = members.count_ones();
+            let room = &mut bucketed[*at..][..n as usize];
+            let packed = _mm512_maskz_compress_epi8(members, bytes);
+            // SAFETY: the mask leaves all but the `n` bytes of `room` alone, so that other buckets are not touched.
+            unsafe { _mm512_mask_storeu_epi8(room.as_mut_ptr().cast(), _bzhi_u64(u64::MAX, n), packed) };
+            *at += n as usize;
+            left &= !members;
+        }
+    }
+    64 * vectors.len()
+}
+
+#[target_feature(enable = "avx512f,avx512bw")]
+fn find_raw_lens(
+    format: Format,
+    detail: u8,
+    n_value_tables: u8,
+    tables: &[u8],
+    symbols: &[u8],
+    raw_lens: &mut [u8],
+) -> usize {
+    let byte = |x: u8| _mm512_set1_epi8(x.cast_signed());
+    let bits = u8::try_from(8 * format.width()).unwrap_or(0);
+    let mantissa = u8::try_from(format.mantissa()).unwrap_or(0);
+    let (zero, one) = (_mm512_setzero_si512(), byte(1));
+    let shift = _mm_cvtsi32_si128(i32::from(detail));
+    // Bytes are shifted as parts of words; what comes in from above is cut off.
+    let below = byte(u8::MAX >> detail);
+    let vectors = symbols.as_chunks::<64>().0;
+    let places = vectors.iter().zip(tables.as_chunks::<64>().0);
+    for ((symbols, tables), lens) in places.zip(raw_lens.as_chunks_mut::<64>().0) {
+        let (symbol, table) = (load_wide(symbols), load_wide(tables));
+        // Half of the symbol, rounded up.
+        let class = _mm512_avg_epu8(symbol, zero);
+        let above = _mm512_sub_epi8(class, byte(2 << detail));
+        let len = _mm512_add_epi8(_mm512_and_si512(_mm512_srl_epi16(above, shift), below), one);
+        let len = _mm512_maskz_mov_epi8(_mm512_cmpge_epu8_mask(class, byte(2 << detail)), len);
+        let of_size =
+            _mm512_mask_mov_epi8(byte(mantissa - 2), _mm512_cmpeq_epi8_mask(symbol, one), byte(bits));
+        let of_size = _mm512_maskz_mov_epi8(_mm512_cmpneq_epi8_mask(symbol, zero), of_size);
+        let is_value = _mm512_cmplt_epu8_mask(table, byte(n_value_tables));
+        store_wide(lens, _mm512_mask_mov_epi8(len, is_value, of_size));
     }
     64 * vectors.len()
 }
