@@ -12,7 +12,7 @@ use mithril::repository::{
     RepositorySummary, is_framed_repository, measure_repository, pack_framed_repository, pack_repository,
     unpack_framed_repository, unpack_repository,
 };
-use mithril::{Error, pack};
+use mithril::{Error, FormatError, pack};
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -37,7 +37,15 @@ pub(super) fn compress(
     bases: &Bases,
 ) -> Result<Done, Failure> {
     let options = pack_options(arguments, bases).with_name(source.file_name());
-    let refused = |error: &Error| Failure::model(&source.name, error);
+    let refused = |error: &Error| {
+        let failure = Failure::model(&source.name, error);
+        match error {
+            Error::Format(FormatError::Foreign { .. }) => {
+                failure.with_hint("`--dtype bytes` compresses it as bytes, whatever it holds")
+            }
+            _ => failure,
+        }
+    };
     let meter = Meter::new(source.len);
     let progress = |len| meter.add(len);
     let summary = match (&source.path, target.regular_file()) {

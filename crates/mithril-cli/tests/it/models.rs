@@ -237,5 +237,7 @@ fn every_kind_of_model_file_comes_back_and_compares_equal_when_packed() {
         assert!(directory.read("back") == raw, "{name}");
     }
     let legacy = directory.write("legacy.pt", &std::fs::read(fixtures.join("legacy.pt")).unwrap());
-    check_refused(&run(&["compress", &legacy]), 1, "layout before PyTorch 1.6");
+    let refused = run(&["compress", &legacy]);
+    check_refused(&refused, 1, "layout before PyTorch 1.6");
+    check_refused(&refused, 1, "hint: `--dtype bytes` compresses it as bytes");
 }
