@@ -4,8 +4,11 @@ use super::arguments::{CompressArguments, DecompressArguments};
 use super::train::write;
 use super::{Loaded, ratio, records, refused};
 use crate::failure::{Failure, tell};
-use mithril::dictionary::{PackedRecords, Samples, pack};
+use mithril::dictionary::{PackedRecords, Samples, frame_len, pack};
 use std::path::{Path, PathBuf};
+
+/// How a frame of zstd starts.
+const ZSTD_MAGIC: [u8; 4] = 0xFD2F_B528u32.to_le_bytes();
 
 /// Runs `mithril dictionary compress`.
 pub(crate) fn compress(arguments: &CompressArguments) -> Result<(), Failure> {
@@ -59,8 +62,10 @@ pub(crate) fn decompress(arguments: &DecompressArguments) -> Result<(), Failure>
             let frames: Vec<&[u8]> = packed.frames().map_err(failed)?.iter().collect();
             dictionary.decompress_slices(&frames, arguments.threads).map_err(failed)?.0
         }
-        // A frame of its own needs no index.
-        (Err(_), None | Some(0)) if file.starts_with(&[0x28, 0xb5, 0x2f, 0xfd]) => {
+        // A frame of its own needs no index; with more behind it, it is the first of a packed file without its end.
+        (Err(_), None | Some(0))
+            if file.starts_with(&ZSTD_MAGIC) && frame_len(&file).is_none_or(|len| len == file.len()) =>
+        {
             let frame = Samples::new(&file, &single).expect("one end at the end");
             dictionary.decompress(frame.get(0)).map_err(failed)?
         }

@@ -41,7 +41,13 @@ pub(crate) fn inspect(arguments: &InspectArguments) -> Result<(), Failure> {
     line("kind", if header.header_len == 0 { "raw content" } else { "zstd dictionary" }.to_owned());
     line("id", header.id.map_or("none".to_owned(), |id| id.to_string()));
     line("size", format!("{} bytes", dictionary.as_bytes().len()));
-    line("header", format!("{} bytes: id, entropy tables, repeat offsets", header.header_len));
+    line(
+        "header",
+        match header.header_len {
+            0 => "none".to_owned(),
+            len => format!("{len} bytes: id, entropy tables, repeat offsets"),
+        },
+    );
     line("content", format!("{} bytes", header.content_len));
     if let Some(offsets) = header.repeat_offsets {
         line("repeat offsets", format!("{offsets:?}"));
@@ -52,7 +58,7 @@ pub(crate) fn inspect(arguments: &InspectArguments) -> Result<(), Failure> {
 /// Runs `mithril dictionary evaluate`.
 pub(crate) fn evaluate(arguments: &EvaluateArguments) -> Result<(), Failure> {
     let loaded = Loaded::open(&arguments.dictionary, arguments.level)?;
-    let set = records::read(&arguments.samples, arguments.records.split, arguments.records.memory)?;
+    let set = records::read_some(&arguments.samples, arguments.records.split, arguments.records.memory)?;
     let result = match &loaded {
         Loaded::One(dictionary) => dictionary.evaluate(&set.samples(), arguments.level, arguments.threads),
         Loaded::Grouped(grouped) => grouped.evaluate(&set.samples(), arguments.level, arguments.threads),
@@ -82,7 +88,7 @@ pub(crate) fn explain(arguments: &ExplainArguments) -> Result<(), Failure> {
     let name = arguments.dictionary.display();
     let dictionary = load(&arguments.dictionary, arguments.level)?;
     let split = arguments.records.split;
-    let set = records::read(&arguments.samples, split, arguments.records.memory)?;
+    let set = records::read_some(&arguments.samples, split, arguments.records.memory)?;
     let explained = explain_dictionary(&dictionary, &set.samples(), arguments.level)
         .map_err(|error| refused(&name, &error))?;
     let mut segments = explained.segments.clone();
@@ -93,7 +99,7 @@ pub(crate) fn explain(arguments: &ExplainArguments) -> Result<(), Failure> {
         true => None,
         false => {
             let newer = records::read(&arguments.newer, split, arguments.records.memory)?;
-            Some(drift(arguments, dictionary.as_bytes(), &newer)?)
+            Some(drift(arguments, dictionary.as_bytes(), newer)?)
         }
     };
     let unused = explained.unused_len as f64 / dictionary.content().len().max(1) as f64;
@@ -149,11 +155,8 @@ pub(crate) fn explain(arguments: &ExplainArguments) -> Result<(), Failure> {
 }
 
 /// What newer samples take with the dictionary, and with one trained on half of them; measured on the other half.
-fn drift(arguments: &ExplainArguments, old: &[u8], newer: &SampleSet) -> Result<Value, Failure> {
-    let (mut learn, mut judge) = (SampleSet::new(), SampleSet::new());
-    for (sample_idx, sample) in newer.samples().iter().enumerate() {
-        if sample_idx % 2 == 0 { learn.push(sample) } else { judge.push(sample) }
-    }
+fn drift(arguments: &ExplainArguments, old: &[u8], newer: SampleSet) -> Result<Value, Failure> {
+    let (learn, judge) = newer.set_apart(0.5);
     let options = TrainOptions::default().with_size(old.len()).with_level(arguments.level).with_search(false);
     let trained =
         train(&learn.samples(), &options).map_err(|error| refused(arguments.newer[0].display(), &error))?;

@@ -112,12 +112,12 @@ fn found_groups(arguments: &TrainArguments) -> Result<Groups, Failure> {
     Ok(groups)
 }
 
-/// Samples to learn from, by group, and samples to test with, spread evenly over each.
+/// Samples to learn from, by group, and samples to test with: the same share of each.
 fn set_apart(groups: Groups, share: f64) -> (Groups, SampleSet) {
     let mut test = SampleSet::new();
     let mut learn = Groups::new();
     for (name, set) in groups {
-        let (learn_part, test_part) = super::train::set_apart(&set, share);
+        let (learn_part, test_part) = set.set_apart(share);
         for sample in test_part.samples().iter() {
             test.push(sample);
         }

@@ -49,6 +49,15 @@ pub(crate) fn read(paths: &[PathBuf], split: Split, max_len: usize) -> Result<Sa
     Ok(set)
 }
 
+/// As [`read`]; refuses to go on with nothing.
+pub(crate) fn read_some(paths: &[PathBuf], split: Split, max_len: usize) -> Result<SampleSet, Failure> {
+    let set = read(paths, split, max_len)?;
+    match set.samples().n_samples() {
+        0 => Err(Failure::input(format!("`{}` holds no record that is not empty", paths[0].display()))),
+        _ => Ok(set),
+    }
+}
+
 /// Files, and all files below directories, in the order of their names.
 pub(crate) fn files(paths: &[PathBuf]) -> Result<Vec<PathBuf>, Failure> {
     let mut found = Vec::new();

@@ -7,7 +7,7 @@ use crate::failure::{Failure, print_json, tell};
 use crate::output::{Output, Target};
 use crate::progress::Meter;
 use mithril::dictionary::{
-    Dictionary, Evaluation, Progress, SampleSet, Samples, TrainOptions, Trained, choose_size, train_watched,
+    Dictionary, Evaluation, Progress, Samples, TrainOptions, Trained, choose_size, train_watched,
     update as update_dictionary,
 };
 use rustix::time::ClockId;
@@ -18,7 +18,8 @@ use std::path::Path;
 /// Runs `mithril dictionary train`.
 pub(crate) fn train(arguments: &TrainArguments) -> Result<(), Failure> {
     let set = records::read(&arguments.samples, arguments.records.split, arguments.records.memory)?;
-    let (learn, test) = set_apart(&set, arguments.test_fraction);
+    let (n_seen, seen_len) = (set.n_seen(), set.seen_len());
+    let (learn, test) = set.set_apart(arguments.test_fraction);
     let started = seconds(ClockId::Monotonic);
     let mut options = TrainOptions::default()
         .with_level(arguments.level)
@@ -59,7 +60,7 @@ pub(crate) fn train(arguments: &TrainArguments) -> Result<(), Failure> {
             "dictionary": arguments.output.display().to_string(),
             "id": dictionary.id(),
             "bytes": trained.dictionary.len(),
-            "samples": {"n": set.n_seen(), "bytes": set.seen_len(), "kept": samples.n_samples(), "kept_bytes": samples.total_len()},
+            "samples": {"n": n_seen, "bytes": seen_len, "kept": samples.n_samples(), "kept_bytes": samples.total_len()},
             "k": trained.parameters.k,
             "d": trained.parameters.d,
             "seconds": elapsed_seconds,
@@ -185,15 +186,4 @@ fn search_json(trained: &Trained) -> Option<Value> {
         "coded_bytes": search.coded_len,
         "tried": tried.collect::<Vec<_>>(),
     }))
-}
-
-/// Samples to learn from, and samples to test with, spread evenly.
-pub(super) fn set_apart(set: &SampleSet, share: f64) -> (SampleSet, SampleSet) {
-    let (mut learn, mut test) = (SampleSet::new(), SampleSet::new());
-    for (sample_idx, sample) in set.samples().iter().enumerate() {
-        // The share of samples so far that belong to the test rises by one exactly here.
-        let is_test = ((sample_idx + 1) as f64 * share).floor() > (sample_idx as f64 * share).floor();
-        if is_test { test.push(sample) } else { learn.push(sample) }
-    }
-    (learn, test)
 }

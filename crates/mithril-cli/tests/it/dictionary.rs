@@ -47,6 +47,53 @@ fn records_of_a_packed_file_come_back_alone_and_together() {
     assert_eq!(Some(check_done(&one).trim_end()), text(&lines(200, 2)).lines().nth(17));
     let none = run(&["dictionary", "decompress", &dictionary, &packed, "--record", "200", "-o", "-"]);
     check_refused(&none, 1, "no record 200");
+    // Without its end it starts like a frame, and is none.
+    let bytes = std::fs::read(&packed).unwrap();
+    let cut = directory.write("cut.mrec", &bytes[..bytes.len() / 2]);
+    let cut = run(&["dictionary", "decompress", &dictionary, &cut, "-o", "-"]);
+    check_refused(&cut, 1, "packed records are damaged");
+}
+
+#[test]
+fn a_frame_of_one_file_comes_back_alone_and_its_damage_is_told() {
+    let directory = Directory::new("dictionary-each");
+    let dictionary = trained(&directory);
+    let record = directory.write("record.json", &lines(1, 5));
+    check_done(&run(&["dictionary", "compress", &dictionary, &record, "--each"]));
+    let frame = format!("{record}.zst");
+    let alone = run(&["dictionary", "decompress", &dictionary, &frame, "-o", "-"]);
+    assert_eq!(check_done(&alone).as_bytes(), lines(1, 5));
+    let bytes = std::fs::read(&frame).unwrap();
+    let cut = directory.write("cut.zst", &bytes[..bytes.len() - 1]);
+    check_refused(&run(&["dictionary", "decompress", &dictionary, &cut, "-o", "-"]), 1, "zstd frame");
+}
+
+#[test]
+fn newer_samples_that_take_turns_in_kind_are_judged_by_both_kinds() {
+    let directory = Directory::new("dictionary-turns");
+    let dictionary = trained(&directory);
+    // Every other line is of a kind that the dictionary does not know, and says the same words each time.
+    let pairs = text(&lines(1000, 1)).lines().enumerate().fold(String::new(), |all, (idx, line)| {
+        all + line
+            + "\n"
+            + &format!("06:{:02} host-{} kernel: eth0: link is up, full duplex\n", idx % 60, idx)
+    });
+    let newer = directory.write("newer.txt", pairs.as_bytes());
+    let known = directory.write("known.jsonl", &lines(300, 1));
+    let explain =
+        ["dictionary", "explain", &dictionary, &known, "--split", "lines", "--newer", &newer, "--json"];
+    let report: serde_json::Value = serde_json::from_str(check_done(&run(&explain))).unwrap();
+    assert_eq!(report["drift"]["retrain"], true, "{}", report["drift"]);
+}
+
+#[test]
+fn nothing_to_measure_is_refused() {
+    let directory = Directory::new("dictionary-nothing");
+    let dictionary = trained(&directory);
+    let empty = directory.write("empty.json", b"");
+    for verb in ["evaluate", "explain"] {
+        check_refused(&run(&["dictionary", verb, &dictionary, &empty]), 1, "no record");
+    }
 }
 
 #[test]

@@ -4,7 +4,9 @@ use super::header::Header;
 use crate::CodecError;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use zstd::dict::{DecoderDictionary, EncoderDictionary};
-use zstd::zstd_safe::{CCtx, DCtx, compress_bound, get_dict_id_from_frame, get_frame_content_size};
+use zstd::zstd_safe::{
+    CCtx, DCtx, compress_bound, find_frame_compressed_size, get_dict_id_from_frame, get_frame_content_size,
+};
 
 /// A dictionary whose tables are ready for a level, to be shared by threads.
 pub struct Prepared {
@@ -171,6 +173,11 @@ pub fn record_len(frame: &[u8], max_len: usize) -> Result<usize, CodecError> {
     }
     let len = usize::try_from(stated).ok().filter(|&len| len <= max_len);
     len.ok_or(CodecError::corrupt("zstd frame that holds more than is allowed"))
+}
+
+/// Bytes of the frame that some bytes start with; nothing when they do not start with a whole one.
+pub fn frame_len(bytes: &[u8]) -> Option<usize> {
+    find_frame_compressed_size(bytes).ok()
 }
 
 /// The id of the dictionary that a frame needs; nothing when it names none.

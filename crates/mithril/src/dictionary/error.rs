@@ -56,11 +56,15 @@ pub enum DictionaryError {
         /// The id of the dictionary at hand.
         actual: Option<u32>,
     },
-    /// Records were compressed with a dictionary of this id that holds other bytes.
+    /// Records were compressed with a dictionary that holds other bytes, whatever its id is.
     #[error(
-        "records were compressed with another dictionary of the same id: its checksum is {wanted:016x}, and that of this one {actual:016x}"
+        "records were compressed with another dictionary: it {}, its checksum is {wanted:016x}, and that of this one \
+         {actual:016x}",
+        describe(*wanted_id)
     )]
     OtherDictionary {
+        /// Id of the dictionary that the first record was compressed with, if it names one.
+        wanted_id: Option<u32>,
         /// Checksum of the dictionary that the records were compressed with.
         wanted: u64,
         /// Checksum of the dictionary at hand.
@@ -166,7 +170,7 @@ impl DictionaryError {
 }
 
 fn describe(id: Option<u32>) -> String {
-    id.map_or_else(|| "has none".to_owned(), |id| format!("has id {id}"))
+    id.map_or_else(|| "has no id".to_owned(), |id| format!("has id {id}"))
 }
 
 fn wanted_id(id: Option<u32>) -> String {

@@ -7,7 +7,7 @@
 
 use super::{DictionaryError, RecordCodec};
 use mithril_codec::checksum;
-use mithril_codec::dictionary::Samples;
+use mithril_codec::dictionary::{Samples, dictionary_id_of_frame};
 
 /// Magic number of a skippable frame of zstd, the one that holds the index.
 const INDEX_MAGIC: [u8; 4] = 0x184D_2A5Du32.to_le_bytes();
@@ -120,7 +120,12 @@ impl<'a> PackedRecords<'a> {
     /// When its bytes are others.
     pub fn check_dictionary(&self, dictionary: &dyn RecordCodec) -> Result<(), DictionaryError> {
         let (wanted, actual) = (self.dictionary_sum, dictionary.checksum());
-        if wanted == actual { Ok(()) } else { Err(DictionaryError::OtherDictionary { wanted, actual }) }
+        if wanted == actual {
+            return Ok(());
+        }
+        let first_frame = &self.bytes[..self.ends.first().copied().unwrap_or(0)];
+        let wanted_id = dictionary_id_of_frame(first_frame);
+        Err(DictionaryError::OtherDictionary { wanted_id, wanted, actual })
     }
 
     /// All frames, in order.

@@ -58,6 +58,32 @@ impl SampleSet {
         Samples::new(&self.bytes, &self.ends).expect("ends rise and stay within the buffer")
     }
 
+    /// The samples without a share of them, and that share. Which ones is chosen at random, the same each time: samples
+    /// may take turns in kind, and then every other one is of one kind.
+    pub fn set_apart(self, share: f64) -> (Self, Self) {
+        let samples = self.samples();
+        let mut order: Vec<usize> = (0..samples.n_samples()).collect();
+        order.sort_by_key(|&sample_idx| random(sample_idx as u64));
+        #[expect(
+            clippy::cast_possible_truncation,
+            clippy::cast_sign_loss,
+            reason = "at most as many as there are"
+        )]
+        let n_apart = (order.len() as f64 * share.clamp(0.0, 1.0)).round() as usize;
+        if n_apart == 0 {
+            return (self, Self::new());
+        }
+        let mut is_apart = vec![false; order.len()];
+        for &sample_idx in &order[..n_apart] {
+            is_apart[sample_idx] = true;
+        }
+        let (mut rest, mut apart) = (Self::new(), Self::new());
+        for (sample, is_apart) in samples.iter().zip(is_apart) {
+            if is_apart { apart.push(sample) } else { rest.push(sample) }
+        }
+        (rest, apart)
+    }
+
     /// How many samples were pushed, kept or not.
     pub fn n_seen(&self) -> u64 {
         self.n_seen
@@ -114,4 +140,29 @@ pub(super) fn random(place: u64) -> u64 {
     let mixed = place.wrapping_mul(0x9E37_79B9_7F4A_7C15);
     let mixed = (mixed ^ mixed >> 32).wrapping_mul(0xD6E8_FEB8_6659_FD93);
     mixed ^ mixed >> 32
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn samples_that_take_turns_are_on_both_sides() {
+        let set: SampleSet = (0..6000u32).map(|number| number.to_le_bytes()).collect();
+        for share in [0.0, 0.1, 0.2, 0.25, 0.5, 1.0] {
+            let (rest, apart) = set.clone().set_apart(share);
+            let n_apart = apart.samples().n_samples();
+            assert_eq!(n_apart as f64, 6000.0 * share);
+            assert_eq!(rest.samples().n_samples() + n_apart, 6000);
+            for n_kinds in [2, 3, 4, 5, 10] {
+                for kind in 0..n_kinds {
+                    let is_kind =
+                        |sample: &&[u8]| u32::from_le_bytes((*sample).try_into().unwrap()) % n_kinds == kind;
+                    let n_chosen = apart.samples().iter().filter(is_kind).count();
+                    let even = n_apart / n_kinds as usize;
+                    assert!(n_chosen.abs_diff(even) <= even / 4, "{n_chosen} of {even}, {n_kinds} kinds");
+                }
+            }
+        }
+    }
 }

@@ -257,7 +257,7 @@ fn packed_records_refuse_another_dictionary_of_the_same_id() {
     packed.check_dictionary(&right).unwrap();
     let refused = mithril::Error::from(packed.check_dictionary(&wrong).unwrap_err());
     assert_eq!(refused.kind(), mithril::ErrorKind::Base);
-    assert!(refused.to_string().contains("another dictionary of the same id"), "{refused}");
+    assert!(refused.to_string().contains("another dictionary: it has id 40000"), "{refused}");
 }
 
 #[test]
