@@ -118,6 +118,23 @@ fn kinds_are_found_without_being_named() {
     let many = find_groups(&mixed.samples(), 20, 1).unwrap();
     let most = many.iter().max().unwrap();
     assert!((0..=*most).all(|group| many.contains(&group)));
+    // Records that are like no other make no group that nothing can be learnt from.
+    let with_strangers: SampleSet = mixed
+        .samples()
+        .iter()
+        .map(<[u8]>::to_vec)
+        .chain((0..5u8).map(|stranger| (0..200u8).map(|byte| byte.wrapping_mul(2 * stranger + 3)).collect()))
+        .collect();
+    for n_groups in [3, 6] {
+        let groups = find_groups(&with_strangers.samples(), n_groups, 1).unwrap();
+        for group in 0..=*groups.iter().max().unwrap() {
+            let n_members = groups.iter().filter(|&&its_group| its_group == group).count();
+            assert!(n_members >= 8, "group {group} of {n_groups} has {n_members}");
+        }
+        assert_ne!(groups[0], groups[1]);
+        assert_ne!(groups[1], groups[2]);
+        assert_ne!(groups[0], groups[2]);
+    }
     assert!(find_groups(&mixed.samples(), 0, 1).is_err());
     assert!(find_groups(&mixed.samples(), 601, 1).is_err());
 }

@@ -4,8 +4,9 @@
 //! run can fall into, and groups are those of k-means. All arithmetic is in whole numbers and in one order, so that the
 //! groups are the same everywhere.
 
-use crate::dictionary::DictionaryError;
+use crate::dictionary::train::check_samples;
 use crate::dictionary::workers::map_in_order;
+use crate::dictionary::{DictionaryError, SampleSet};
 use mithril_codec::dictionary::Samples;
 
 /// Slots of the hash of a run.
@@ -14,6 +15,8 @@ const SLOTS: usize = 256;
 const RUN_LEN: usize = 5;
 /// Bytes of a sample that are looked at.
 const LOOKED_AT: usize = 4096;
+/// Of the samples that a group would have if all had the same, the share that may be alone, as one part in so many.
+const OUTLIERS: usize = 8;
 /// Times that samples are assigned anew at most.
 const ROUNDS: usize = 12;
 /// Length of the list of numbers of every sample, which is what makes long and short samples alike.
@@ -21,7 +24,8 @@ const NORM: i64 = 1 << 12;
 
 type Features = [i32; SLOTS];
 
-/// The group of each sample, from 0; there are at most `n_groups`, and none is empty.
+/// The group of each sample, from 0; there are at most `n_groups`, and each has enough samples to train on, unless all
+/// together have too few.
 ///
 /// # Errors
 /// When no group or more groups than samples are asked for.
@@ -44,15 +48,16 @@ pub fn find_groups(
     .into_iter()
     .flatten()
     .collect();
+    let assign = |centres: &[Features]| -> Vec<usize> {
+        let nearest_of = |part: &&[usize]| {
+            part.iter().map(|&sample_idx| nearest(&features[sample_idx], centres).0).collect::<Vec<_>>()
+        };
+        map_in_order(&parts, threads, nearest_of).into_iter().flatten().collect()
+    };
     let mut centres = first_centres(&features, n_groups);
     let mut groups = vec![0; n_samples];
     for _ in 0..ROUNDS {
-        let assigned: Vec<usize> = map_in_order(&parts, threads, |part| {
-            part.iter().map(|&sample_idx| nearest(&features[sample_idx], &centres).0).collect::<Vec<_>>()
-        })
-        .into_iter()
-        .flatten()
-        .collect();
+        let assigned = assign(&centres);
         let is_settled = assigned == groups;
         groups = assigned;
         if is_settled {
@@ -60,7 +65,22 @@ pub fn find_groups(
         }
         centres = means(&features, &groups, &centres);
     }
-    Ok(renumbered(&groups))
+    // A group that cannot be trained on goes to its neighbours.
+    while centres.len() > 1 {
+        let Some(group) = (0..centres.len()).find(|&group| !can_train(samples, &groups, group)) else {
+            break;
+        };
+        centres.remove(group);
+        groups = assign(&centres);
+    }
+    Ok(groups)
+}
+
+/// Whether the samples of a group are enough to train on.
+fn can_train(samples: &Samples<'_>, groups: &[usize], group: usize) -> bool {
+    let of_group = samples.iter().zip(groups).filter(|&(_, &its_group)| its_group == group);
+    let set: SampleSet = of_group.map(|(sample, _)| sample).collect();
+    check_samples(&set.samples()).is_ok()
 }
 
 /// How often the runs of a sample fall into each slot, scaled to the same length for all samples.
@@ -75,19 +95,16 @@ fn features_of(sample: &[u8]) -> Features {
     counts.map(|count| i32::try_from(count * NORM / length).expect("at most the norm"))
 }
 
-/// The first sample, and then each time the one that is farthest from those chosen.
+/// The first sample, and then each time one that is far from those chosen. The farthest of all are often like no other,
+/// and would be groups of one, so some are left out.
 fn first_centres(features: &[Features], n_groups: usize) -> Vec<Features> {
+    let n_left_out = features.len() / n_groups / OUTLIERS;
     let mut centres = vec![features[0]];
     let mut away: Vec<i64> = features.iter().map(|sample| distance(sample, &centres[0])).collect();
+    let mut order: Vec<usize> = (0..features.len()).collect();
     while centres.len() < n_groups {
-        // The first of the farthest: `max_by_key` would take the last.
-        let mut farthest = 0;
-        for (sample_idx, &far) in away.iter().enumerate() {
-            if far > away[farthest] {
-                farthest = sample_idx;
-            }
-        }
-        let centre = features[farthest];
+        order.sort_unstable_by_key(|&sample_idx| (std::cmp::Reverse(away[sample_idx]), sample_idx));
+        let centre = features[order[n_left_out]];
         for (near, sample) in away.iter_mut().zip(features) {
             *near = (*near).min(distance(sample, &centre));
         }
@@ -126,12 +143,4 @@ fn means(features: &[Features], groups: &[usize], centres: &[Features]) -> Vec<F
         n => sum.map(|total| i32::try_from(total / n).expect("between the samples")),
     };
     sums.iter().zip(centres).map(mean).collect()
-}
-
-/// The same groups without numbers that no sample has.
-fn renumbered(groups: &[usize]) -> Vec<usize> {
-    let mut used: Vec<usize> = groups.to_vec();
-    used.sort_unstable();
-    used.dedup();
-    groups.iter().map(|group| used.binary_search(group).expect("every group is among them")).collect()
 }
