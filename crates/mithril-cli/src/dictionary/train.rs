@@ -177,6 +177,7 @@ fn search_json(trained: &Trained) -> Option<Value> {
             "d": candidate.parameters.d,
             "min_match": candidate.parameters.min_match,
             "pool_ratio": candidate.parameters.pool_ratio,
+            "filled_percent": candidate.parameters.filled_percent,
             "held_out_bytes": candidate.held_out_len,
         })
     });

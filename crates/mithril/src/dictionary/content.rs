@@ -21,12 +21,21 @@ pub struct Parameters {
     /// How much larger than the dictionary the pool is that its content is picked from. With 1, segments stay whole and
     /// only their order is chosen by use: better for few samples, whose use of single bytes says little about others.
     pub pool_ratio: usize,
+    /// How much of the wanted size is filled, in parts of 100. zstd finds content by tables whose size does not grow with
+    /// it, so that at fast levels, or with few samples, a smaller dictionary may serve better.
+    pub filled_percent: usize,
 }
 
 impl Parameters {
     /// What serves most data at a level.
     pub fn of_level(level: i32) -> Self {
-        Self { k: 500, d: 8, min_match: MatchModel::of_level(level).min_match, pool_ratio: 6 }
+        let min_match = MatchModel::of_level(level).min_match;
+        Self { k: 500, d: 8, min_match, pool_ratio: 6, filled_percent: 100 }
+    }
+
+    /// How much of a length is filled.
+    pub(super) fn filled_len(&self, len: usize) -> usize {
+        len.saturating_mul(self.filled_percent) / 100
     }
 }
 
@@ -49,8 +58,10 @@ const BESIDE_RATIO: usize = 3;
 const MODEL_ROUNDS: usize = 4;
 /// Times that zstd does.
 const ZSTD_ROUNDS: usize = 3;
-/// Bytes of samples in a piece of work: with less, starting zstd on the pool costs more than its work.
+/// Bytes of samples in a piece of work at least: with less, starting zstd on the pool costs more than its work.
 const CHUNK_LEN: usize = 256 << 10;
+/// Pieces of work for each thread: each has a count for every byte of the pool, which takes time to clear and to add up.
+const CHUNKS_PER_THREAD: usize = 3;
 
 /// The pieces of a dictionary's content, the best last.
 pub(super) fn select_content(
@@ -233,7 +244,7 @@ pub(super) fn refine(
         pool = pool.front(len);
     }
     let last_len = len.saturating_mul(LAST_POOL_TENTHS) / 10;
-    let chunks = chunks(samples, &spread(samples, model_budget()));
+    let chunks = chunks(samples, &spread(samples, model_budget()), threads);
     let mut usage: Option<Usage> = None;
     for wanted_len in steps(pool.len(), last_len, MODEL_ROUNDS) {
         if pool.len() <= wanted_len {
@@ -244,7 +255,7 @@ pub(super) fn refine(
         let (smaller, its_usage) = shrink(&pool, &measured, wanted_len);
         (pool, usage) = (smaller, Some(its_usage));
     }
-    let chunks = self::chunks(samples, &spread(samples, zstd_budget(level)));
+    let chunks = self::chunks(samples, &spread(samples, zstd_budget(level)), threads);
     let measure = |pool: &Pool| -> Result<Usage, DictionaryError> {
         let parts = map_in_order(&chunks, threads, |part| measure_with_zstd(pool, samples, part, level));
         Ok(sum(parts.into_iter().collect::<Result<Vec<_>, _>>()?, pool.len()))
@@ -302,15 +313,21 @@ fn steps(from: usize, to: usize, n_steps: usize) -> Vec<usize> {
     (1..=n_steps).map(|idx| if idx == n_steps { to } else { step(idx) as usize }).collect()
 }
 
-/// Cuts numbers of samples into pieces of work. The cut depends on the samples only.
-fn chunks(samples: &Samples<'_>, part: &[usize]) -> Vec<Vec<usize>> {
+/// Cuts numbers of samples into pieces of work. What they measure are sums, which are the same however it is cut.
+fn chunks(samples: &Samples<'_>, part: &[usize], threads: usize) -> Vec<Vec<usize>> {
+    let total_len: usize = part.iter().map(|&sample_idx| samples.range(sample_idx).len()).sum();
+    let n_chunks = match thread_count(threads) {
+        1 => 1,
+        n_threads => n_threads.saturating_mul(CHUNKS_PER_THREAD),
+    };
+    let chunk_len = total_len.div_ceil(n_chunks).max(CHUNK_LEN);
     let mut chunks = Vec::new();
     let mut chunk = Vec::new();
     let mut len = 0;
     for &sample_idx in part {
         len += samples.range(sample_idx).len();
         chunk.push(sample_idx);
-        if len >= CHUNK_LEN {
+        if len >= chunk_len {
             chunks.push(std::mem::take(&mut chunk));
             len = 0;
         }

@@ -14,14 +14,30 @@ const HELD_OUT: usize = 5;
 /// Bytes of samples that a search trains on, in budgets of the level: several dictionaries are made of them.
 const SEARCH_BUDGETS: usize = 2;
 
+/// Of samples that are less than half of these budgets, so many different parts are held out in turn: with few records
+/// to judge by, chance decides between parameters that are as good as each other.
+const FOLDS: usize = 2;
+
+/// Of samples that fill these budgets, all parameters are tried on one part in so many first.
+const FIRST_PART: usize = 4;
+
+/// Bytes of that part at least, in sizes of the dictionary: few samples favour other parameters than many.
+const FIRST_SIZES: usize = 16;
+
+/// Parameters that are tried again on all of the budgets.
+const FINALISTS: usize = 3;
+
 /// What a header takes of a dictionary; tables are seldom longer.
 pub(super) const HEADER_LEN: usize = 160;
 
 /// Segment lengths that are tried.
 const SEGMENT_LENS: [usize; 3] = [500, 200, 1500];
 
+/// How much of the wanted size the last dictionaries that are tried fill, in parts of 100.
+const SMALLER_PERCENTS: [usize; 2] = [70, 50];
+
 /// Dictionaries that a search makes at most.
-pub(super) const SEARCH_STEPS: usize = 11;
+pub(super) const SEARCH_STEPS: usize = 15;
 
 /// A dictionary that was tried, and what held-out records take with it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -42,6 +58,9 @@ pub(super) enum Start {
     /// The three most common first offsets.
     Common,
 }
+
+/// All of them.
+const STARTS: [Start; 3] = [Start::Usual, Start::OneCommon, Start::Common];
 
 /// What a search found.
 #[derive(Debug, Clone)]
@@ -65,9 +84,18 @@ pub(super) struct Split {
 }
 
 impl Split {
-    pub(super) fn new(samples: &Samples<'_>, level: i32) -> Self {
-        let chosen = spread(samples, zstd_budget(level) * SEARCH_BUDGETS);
-        let judges: HashSet<usize> = one_of_each(chosen.len(), HELD_OUT).into_iter().collect();
+    /// Takes about `budget` bytes of the samples, spread over all.
+    pub(super) fn new(samples: &Samples<'_>, budget: usize) -> Self {
+        Self::fold(samples, budget, 0)
+    }
+
+    /// As [`Self::new`], with another part held out for each number of a fold below [`HELD_OUT`].
+    fn fold(samples: &Samples<'_>, budget: usize, fold: usize) -> Self {
+        let chosen = spread(samples, budget);
+        let judges: HashSet<usize> = one_of_each(chosen.len(), HELD_OUT)
+            .into_iter()
+            .map(|place| place - place % HELD_OUT + (place + fold) % HELD_OUT)
+            .collect();
         let mut split = Self { learn: SampleSet::new(), judge: SampleSet::new() };
         for (place, sample_idx) in chosen.into_iter().enumerate() {
             let part = if judges.contains(&place) { &mut split.judge } else { &mut split.learn };
@@ -75,6 +103,11 @@ impl Split {
         }
         split
     }
+}
+
+/// Bytes of samples that a search uses at a level.
+pub(super) fn search_budget(level: i32) -> usize {
+    zstd_budget(level) * SEARCH_BUDGETS
 }
 
 /// Tries parameters on a part of the samples. `k` and `d` that are given stay as they are.
@@ -86,41 +119,63 @@ pub(super) fn search(
     threads: usize,
     watched: &Watched<'_>,
 ) -> Result<Found, DictionaryError> {
-    let split = Split::new(samples, level);
-    let (learn, judge) = (split.learn.samples(), split.judge.samples());
-    let usual = Parameters::of_level(level);
-    let (k, d) = (given.0.unwrap_or(usual.k), given.1.unwrap_or(usual.d));
-    let mut to_try = Vec::new();
-    let lens = given.0.map_or(SEGMENT_LENS.to_vec(), |k| vec![k]);
-    to_try.extend(lens.into_iter().map(|k| Parameters { k, d, ..usual }));
-    // A smaller pool is better for few samples, a larger one for many.
-    to_try.extend([3, 12].map(|pool_ratio| Parameters { k, d, pool_ratio, ..usual }));
-    if given.0.is_none() {
-        to_try.extend([200, 2000].map(|k| Parameters { k, d, pool_ratio: 3, ..usual }));
+    let budget = search_budget(level);
+    let n_folds = if samples.total_len() <= budget / 2 { FOLDS } else { 1 };
+    let splits: Vec<Split> = (0..n_folds).map(|fold| Split::fold(samples, budget, fold)).collect();
+    let trial = Trial { splits: &splits, size, level, threads, watched };
+    let mut to_try = first_choices(level, given);
+    let first_budget = (budget / FIRST_PART).max(size.saturating_mul(FIRST_SIZES));
+    if samples.total_len() >= budget && first_budget <= budget / 2 {
+        let part = [Split::new(samples, first_budget)];
+        let mut tried = Trial { splits: &part, ..trial }.all(&to_try)?;
+        tried.sort_by_key(|tried| tried.candidate.held_out_len);
+        to_try = tried.iter().take(FINALISTS).map(|tried| tried.candidate.parameters).collect();
     }
-    if given.1.is_none() {
-        to_try.push(Parameters { k, d: 6, ..usual });
-    }
-    let mut candidates = try_all(&learn, &judge, size, level, &to_try, threads, watched)?;
-    let best = *best_of(&candidates);
+    let mut tried = trial.all(&to_try)?;
+    let best = best_of(&tried).candidate.parameters;
     // The other ways to measure a match, with the best of the lengths.
-    let to_try: Vec<Parameters> = [usual.min_match - 1, usual.min_match + 1]
+    let min_match = Parameters::of_level(level).min_match;
+    let to_try: Vec<Parameters> = [min_match - 1, min_match + 1]
         .into_iter()
-        .map(|min_match| Parameters { min_match, ..best.parameters })
+        .map(|min_match| Parameters { min_match, ..best })
         .filter(|parameters| parameters.pool_ratio > 1)
         .collect();
-    candidates.extend(try_all(&learn, &judge, size, level, &to_try, threads, watched)?);
-    let best = *best_of(&candidates);
-    let (start, coded_len) = best_start(&learn, &judge, size, level, best.parameters, threads)?;
-    watched.step();
+    tried.extend(trial.all(&to_try)?);
+    let best = best_of(&tried).candidate.parameters;
+    let to_try = SMALLER_PERCENTS.map(|filled_percent| Parameters { filled_percent, ..best });
+    tried.extend(trial.all(&to_try)?);
+    let best = best_of(&tried);
+    let (mut raw_len, mut plain_len) = (0, 0);
+    for split in &splits {
+        let judge = split.judge.samples();
+        raw_len += judge.total_len() as u64;
+        plain_len += measure(&[], &judge, level, threads)?;
+    }
     Ok(Found {
-        parameters: best.parameters,
-        start,
-        candidates,
-        raw_len: judge.total_len() as u64,
-        plain_len: measure(&[], &judge, level, threads)?,
-        coded_len: coded_len.min(best.held_out_len),
+        parameters: best.candidate.parameters,
+        start: best.start,
+        candidates: tried.iter().map(|tried| tried.candidate).collect(),
+        raw_len,
+        plain_len,
+        coded_len: best.candidate.held_out_len,
     })
+}
+
+/// The parameters that every search tries.
+fn first_choices(level: i32, given: (Option<usize>, Option<usize>)) -> Vec<Parameters> {
+    let usual = Parameters::of_level(level);
+    let (k, d) = (given.0.unwrap_or(usual.k), given.1.unwrap_or(usual.d));
+    let lens = given.0.map_or(SEGMENT_LENS.to_vec(), |k| vec![k]);
+    let mut choices: Vec<Parameters> = lens.into_iter().map(|k| Parameters { k, d, ..usual }).collect();
+    // A smaller pool is better for few samples, a larger one for many.
+    choices.extend([3, 12].map(|pool_ratio| Parameters { k, d, pool_ratio, ..usual }));
+    if given.0.is_none() {
+        choices.extend([200, 2000].map(|k| Parameters { k, d, pool_ratio: 3, ..usual }));
+    }
+    if given.1.is_none() {
+        choices.push(Parameters { k, d: 6, ..usual });
+    }
+    choices
 }
 
 /// The dictionary of some parameters; with it, how its content was used.
@@ -131,7 +186,8 @@ pub(super) fn make(
     parameters: Parameters,
     threads: usize,
 ) -> Result<(Vec<u8>, Usage), DictionaryError> {
-    let (pool, usage) = select_content(samples, content_len(size), level, parameters, threads)?;
+    let wanted_len = parameters.filled_len(content_len(size));
+    let (pool, usage) = select_content(samples, wanted_len, level, parameters, threads)?;
     let dictionary = finish_on_part(pool.bytes(), samples, level, None, size)?;
     Ok((dictionary, usage))
 }
@@ -196,47 +252,51 @@ pub(super) fn measure(
     lens.into_iter().sum()
 }
 
-/// Makes and measures several dictionaries, each on one thread.
-fn try_all(
-    learn: &Samples<'_>,
-    judge: &Samples<'_>,
+/// What dictionaries are tried with.
+#[derive(Clone, Copy)]
+struct Trial<'a> {
+    splits: &'a [Split],
     size: usize,
     level: i32,
-    to_try: &[Parameters],
     threads: usize,
-    watched: &Watched<'_>,
-) -> Result<Vec<Candidate>, DictionaryError> {
-    let tried = map_in_order(to_try, threads, |&parameters| {
-        let (dictionary, _) = make(learn, size, level, parameters, 1)?;
-        let held_out_len = measure(&dictionary, judge, level, 1)?;
-        watched.step();
-        Ok(Candidate { parameters, held_out_len })
-    });
-    tried.into_iter().collect()
+    watched: &'a Watched<'a>,
 }
 
-fn best_of(candidates: &[Candidate]) -> &Candidate {
-    candidates.iter().min_by_key(|candidate| candidate.held_out_len).expect("at least one was tried")
+/// A dictionary that was tried, with the start that suits it best.
+#[derive(Debug, Clone, Copy)]
+struct Tried {
+    candidate: Candidate,
+    start: Start,
 }
 
-/// The start that makes held-out records smallest, and what they take.
-fn best_start(
-    learn: &Samples<'_>,
-    judge: &Samples<'_>,
-    size: usize,
-    level: i32,
-    parameters: Parameters,
-    threads: usize,
-) -> Result<(Start, u64), DictionaryError> {
-    let (dictionary, usage) = make(learn, size, level, parameters, threads)?;
-    let mut best = (Start::Usual, measure(&dictionary, judge, level, threads)?);
-    for start in [Start::OneCommon, Start::Common] {
-        if let Some(other) = with_start(&dictionary, &usage, start, None) {
-            let len = measure(&other, judge, level, threads)?;
-            if len < best.1 {
-                best = (start, len);
+impl Trial<'_> {
+    /// Makes and measures several dictionaries, each on one thread.
+    fn all(&self, to_try: &[Parameters]) -> Result<Vec<Tried>, DictionaryError> {
+        let tried = map_in_order(to_try, self.threads, |&parameters| {
+            let tried = self.one(parameters);
+            self.watched.step();
+            tried
+        });
+        tried.into_iter().collect()
+    }
+
+    /// The start that makes held-out records smallest with the dictionaries of some parameters, and what they take.
+    fn one(&self, parameters: Parameters) -> Result<Tried, DictionaryError> {
+        let mut lens = STARTS.map(|start| (0, start));
+        for split in self.splits {
+            let (learn, judge) = (split.learn.samples(), split.judge.samples());
+            let (dictionary, usage) = make(&learn, self.size, self.level, parameters, 1)?;
+            for (len, start) in &mut lens {
+                let started = with_start(&dictionary, &usage, *start, None);
+                *len += measure(started.as_ref().unwrap_or(&dictionary), &judge, self.level, 1)?;
             }
         }
+        let (held_out_len, start) =
+            lens.into_iter().min_by_key(|(len, _)| *len).expect("there are some starts");
+        Ok(Tried { candidate: Candidate { parameters, held_out_len }, start })
     }
-    Ok(best)
+}
+
+fn best_of(tried: &[Tried]) -> &Tried {
+    tried.iter().min_by_key(|tried| tried.candidate.held_out_len).expect("at least one was tried")
 }

@@ -1,7 +1,7 @@
 //! How large a dictionary should be: the knee of what held-out records gain.
 
 use super::content::Parameters;
-use super::search::{Split, make, measure};
+use super::search::{Split, make, measure, search_budget};
 use super::train::check_samples;
 use super::workers::map_in_order;
 use super::{DictionaryError, TrainOptions};
@@ -26,7 +26,7 @@ pub fn choose_size(
 ) -> Result<(usize, Vec<SizePoint>), DictionaryError> {
     options.check()?;
     check_samples(samples)?;
-    let split = Split::new(samples, options.level);
+    let split = Split::new(samples, search_budget(options.level));
     let (learn, judge) = (split.learn.samples(), split.judge.samples());
     let usual = Parameters::of_level(options.level);
     let parameters = Parameters { k: options.k.unwrap_or(usual.k), d: options.d.unwrap_or(usual.d), ..usual };

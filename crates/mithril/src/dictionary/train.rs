@@ -220,7 +220,8 @@ pub fn train_watched(
     let parameters = found.as_ref().map_or(given, |found| found.parameters);
     let start = found.as_ref().map_or(Start::Usual, |found| found.start);
     let wanted_len = if options.raw_content { options.size } else { content_len(options.size) };
-    let (pool, usage) = select_content(samples, wanted_len, options.level, parameters, options.threads)?;
+    let filled_len = parameters.filled_len(wanted_len);
+    let (pool, usage) = select_content(samples, filled_len, options.level, parameters, options.threads)?;
     watched.step();
     if pool.is_empty() {
         // Samples hold bytes, as was checked, so only runs that are longer than any of them leave nothing to choose.

@@ -9,6 +9,7 @@ use crate::dictionary::{Pool, Samples};
 pub struct PoolIndex<'a> {
     pool: &'a Pool,
     model: MatchModel,
+    hash_log: u32,
     /// Newest place of each hash, plus one.
     heads: Vec<u32>,
     /// Next older place of the same hash, plus one.
@@ -19,7 +20,9 @@ pub struct PoolIndex<'a> {
     rank: Vec<u32>,
 }
 
-const HASH_LOG: u32 = 16;
+/// Bits of a hash at most: as many slots as the pool has places, so that a chain holds few places but those of its run.
+/// With 16 bits for any pool, most steps of a chain went to other runs, and parsing took twice as long.
+const MAX_HASH_LOG: u32 = 20;
 const SELF_HASH_LOG: u32 = 12;
 /// Shortest repeat within a sample.
 const SELF_MATCH: usize = 4;
@@ -34,10 +37,12 @@ impl<'a> PoolIndex<'a> {
     pub fn new(pool: &'a Pool, model: MatchModel, earlier: Option<&Usage>) -> Self {
         assert!((4..=8).contains(&model.min_match));
         let len = pool.len();
+        let hash_log = (len.max(1).ilog2() + 1).min(MAX_HASH_LOG);
         let mut index = Self {
             pool,
             model,
-            heads: vec![0; 1 << HASH_LOG],
+            hash_log,
+            heads: vec![0; 1 << hash_log],
             older: vec![0; len],
             piece_of: vec![0; len],
             rank: earlier.map_or_else(|| vec![0; len], |usage| usage.uses.clone()),
@@ -46,7 +51,7 @@ impl<'a> PoolIndex<'a> {
             let piece_number = u32::try_from(piece_idx).expect("a pool holds fewer than 2^32 bytes");
             index.piece_of[piece.range()].fill(piece_number);
             for place in piece.start..(piece.end + 1).saturating_sub(model.min_match).max(piece.start) {
-                let hash = hash_of(&pool.bytes()[place..], model.min_match, HASH_LOG);
+                let hash = hash_of(&pool.bytes()[place..], model.min_match, hash_log);
                 index.older[place] = index.heads[hash];
                 index.heads[hash] = u32::try_from(place + 1).expect("a pool holds fewer than 2^32 bytes");
             }
@@ -165,20 +170,20 @@ impl<'a> PoolIndex<'a> {
         }
         if rest.len() >= model.min_match {
             let (mut longest, mut longest_place, mut longest_rank) = (model.min_match - 1, None, 0);
-            let mut next = self.heads[hash_of(rest, model.min_match, HASH_LOG)];
+            let mut next = self.heads[hash_of(rest, model.min_match, self.hash_log)];
             for _ in 0..model.depth {
                 let Some(place) = next.checked_sub(1).map(|place| place as usize) else { break };
                 next = self.older[place];
+                // Only a match that is as long can win: compare the byte that decides first.
+                let decides = self.pool.bytes().get(place + longest - 1);
+                if decides.is_none() || decides != rest.get(longest - 1) {
+                    continue;
+                }
                 let piece = &self.pool.pieces()[self.piece_of[place] as usize];
                 if piece.sample_idx == own && own != NO_SAMPLE {
                     continue;
                 }
-                // Only a match that is as long can win: compare the byte that decides first.
-                let last = place + longest - 1;
-                if last >= piece.end || rest.get(longest - 1) != Some(&self.pool.bytes()[last]) {
-                    continue;
-                }
-                let len = self.match_len(place, rest);
+                let len = common_len(&self.pool.bytes()[place..piece.end], rest);
                 if len > longest
                     || len == longest && longest_place.is_some() && self.rank[place] > longest_rank
                 {
@@ -254,7 +259,7 @@ fn hash_of(bytes: &[u8], len: usize, log: u32) -> usize {
         }
     };
     let hash = (word << (64 - 8 * len)).wrapping_mul(0x9E37_79B9_7F4A_7C15) >> (64 - log);
-    usize::try_from(hash).expect("hashes have at most 16 bits")
+    usize::try_from(hash).expect("hashes have at most 20 bits")
 }
 
 /// Bytes that two slices have in common at their start.
