@@ -14,6 +14,11 @@ in one directory, 64 KiB, level 3. Every trainer is a process of its own that re
 seconds and peak memory of it, how many times smaller the test records get, and MB of samples for each second.
 
     python3 tools/bench_dictionaries.py SAMPLES --mithril target/release/mithril --training 100
+
+With `--groups` grouped dictionaries are compared with one dictionary of the size of their file, and one of the size of their
+base, on held-out records: of six kinds together, and of one kind whose groups mithril finds. Nothing is searched.
+
+    python3 tools/bench_dictionaries.py SAMPLES --mithril target/release/mithril --groups --levels 3
 """
 
 import argparse
@@ -126,6 +131,41 @@ def measure_training(arguments):
             print(f"| {what} | {wall:.1f} | {cpu:.1f} | {total / 1e6 / wall:.1f} | {usage.ru_maxrss * 1024 / total:.1f} | {ratio:.3f} |", flush=True)
 
 
+# Kinds of records that share little, and kinds whose groups are found: sets, base and addition in KiB, number of groups.
+KINDS = ["debian-control", "changelog-entries", "man-sections", "crate-versions", "npm-manifests", "python-metadata"]
+GROUPINGS = [("six kinds, by kind", KINDS, 32, 8, None), ("six kinds, by kind", KINDS, 64, 16, None), ("six kinds, found", KINDS, 32, 8, 6),
+             ("debian-control, found", ["debian-control"], 32, 8, 4), ("npm-manifests, found", ["npm-manifests"], 32, 8, 4),
+             ("html-pages, found", ["html-pages"], 32, 8, 4), ("log-lines, found", ["log-lines"], 8, 4, 4)]
+
+
+def measure_groups(arguments):
+    """Prints what groups of records gain."""
+    level = arguments.levels.split(",")[0]
+
+    def mithril(*words):
+        command = [arguments.mithril, "dictionary", *map(str, words), "--level", level, "--json"]
+        return json.loads(subprocess.run(command, check=True, capture_output=True).stdout)
+
+    print(f"level {level}\n\n| records | base and additions, KiB | bytes of the file | no dictionary | one of the base's size "
+          "| one of the file's size | groups | against one of the file's size |")
+    print("|---|---|---|---|---|---|---|---|", flush=True)
+    with tempfile.TemporaryDirectory() as name:
+        grouped, one, base = (pathlib.Path(name) / part for part in ("grouped", "one", "base"))
+        for what, sets, base_size, group_size, n_groups in GROUPINGS:
+            train = [arguments.samples / part / "train" for part in sets]
+            test = [arguments.samples / part / "test" for part in sets]
+            always = ["--no-search", "--force", f"--threads={arguments.threads}"]
+            way = [f"--groups={n_groups}"] if n_groups else ["--group-by=argument"]
+            made = mithril("train", *train, "-o", grouped, f"--size={base_size}K", f"--group-size={group_size}K", *way, *always)
+            mithril("train", *train, "-o", one, f"--size={made['bytes']}", *always)
+            mithril("train", *train, "-o", base, f"--size={base_size}K", *always)
+            results = [mithril("evaluate", path, *test) for path in (base, one, grouped)]
+            cells = " | ".join(f"{result['ratio']:.3f}" for result in results)
+            gain = results[2]["ratio"] / results[1]["ratio"] - 1
+            print(f"| {what} | {base_size} + {len(made['members']) - 1} x {group_size} | {made['bytes']} | {results[0]['plain_ratio']:.3f} "
+                  f"| {cells} | {gain * 100:+.2f} % |", flush=True)
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("samples", type=pathlib.Path)
@@ -139,7 +179,11 @@ def main():
     parser.add_argument("--json", type=pathlib.Path)
     parser.add_argument("--options", default="", help="more options of `mithril dictionary train`")
     parser.add_argument("--training", type=int, metavar="MB", help="measure the time of training on so many megabytes")
+    parser.add_argument("--groups", action="store_true", help="measure what groups of records gain")
     arguments = parser.parse_args()
+    if arguments.groups:
+        measure_groups(arguments)
+        return
     if arguments.training:
         measure_training(arguments)
         return
