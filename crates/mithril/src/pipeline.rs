@@ -66,7 +66,7 @@ pub(crate) fn encode_blocks(
 }
 
 /// Runs with the buffers that this thread keeps between calls: for small tensors, fresh pages cost more than coding.
-fn with_scratch<T>(work: impl FnOnce(&mut Scratch) -> T) -> T {
+pub(crate) fn with_scratch<T>(work: impl FnOnce(&mut Scratch) -> T) -> T {
     thread_local! {
         static SCRATCH: std::cell::RefCell<Scratch> = std::cell::RefCell::new(Scratch::new());
     }

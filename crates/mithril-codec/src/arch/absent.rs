@@ -425,6 +425,7 @@ impl Avx2 {
         _: &crate::prediction::tile::Tile<'_>,
         _: u8,
         _: &[u8],
+        _: &mut crate::prediction::tile::Lists,
         _: &mut [u8],
         _: &mut [u8],
     ) {
@@ -436,6 +437,7 @@ impl Avx2 {
         _: &crate::prediction::tile::Tile<'_>,
         _: u8,
         _: &[u8],
+        _: &mut crate::prediction::tile::Lists,
         _: &mut crate::prediction::tile::Coded<'_>,
     ) {
         match self {}

@@ -1,7 +1,7 @@
 //! From a predicted block to its elements.
 
 use super::encode::{layout, set_tables};
-use super::{Format, N_CONTEXTS, Prediction, Scratch, symbols};
+use super::{Format, Prediction, Scratch, symbols};
 use crate::CodecError;
 use crate::bytes::Cursor;
 use crate::delta::raw;
@@ -32,11 +32,11 @@ pub(crate) fn decode(
     })?;
     let lacks = CodecError::corrupt("element in a context without a table");
     set_tables(&tables.of_contexts(), contexts).ok_or(lacks)?;
-    let (starts, runs, n_symbols) = layout(contexts, decode.len());
+    let (mut starts, runs, n_symbols) = layout(contexts, decode.len());
     bucketed.resize(n_symbols + SLACK, 0);
     let coded_len = cursor.len32()?;
     rans12::decode_into(cursor.take(coded_len)?, &runs, decode, &mut bucketed[..n_symbols])?;
-    merge(contexts, starts, bucketed, symbols);
+    merge(contexts, &mut starts[..decode.len()], bucketed, symbols);
     let steps: Vec<Steps> = (0..decode.len()).map(|table| Steps::of(prediction, table)).collect();
     raw_lens.resize(n, 0);
     let n_value_tables = (0..decode.len()).filter(|&table| tables.is_value(table)).count();
@@ -77,12 +77,11 @@ pub(crate) fn decode(
 const SLACK: usize = 64;
 
 /// Takes the symbols of all tables in the order of the elements. There are `SLACK` bytes behind the last bucket.
-fn merge(tables: &[u8], mut starts: [usize; N_CONTEXTS], bucketed: &[u8], symbols: &mut Vec<u8>) {
+fn merge(tables: &[u8], starts: &mut [usize], bucketed: &[u8], symbols: &mut Vec<u8>) {
     symbols.resize(tables.len(), 0);
-    let done =
-        crate::arch::avx2().map_or(0, |avx2| avx2.merge_buckets(tables, &mut starts, bucketed, symbols));
+    let done = crate::arch::avx2().map_or(0, |avx2| avx2.merge_buckets(tables, starts, bucketed, symbols));
     for (symbol, &table) in symbols[done..].iter_mut().zip(&tables[done..]) {
-        let start = &mut starts[usize::from(table) % N_CONTEXTS];
+        let start = &mut starts[usize::from(table)];
         *symbol = bucketed[*start];
         *start += 1;
     }

@@ -1,7 +1,7 @@
 //! From elements to a predicted block, and to counts that tables are chosen by.
 
 use super::symbols::MAX_DETAIL;
-use super::tile::{Coded, TILE};
+use super::tile::{Coded, Lists, TILE};
 use super::{N_CONTEXTS, Prediction, Predictor, Scratch, Tables};
 use crate::delta::raw;
 use crate::entropy::rans12::{self, LANES, Run};
@@ -40,10 +40,10 @@ impl Counts {
 pub fn count(predictor: &Predictor, first: usize, base: Option<&[u8]>, source: &[u8], counts: &mut Counts) {
     let width = predictor.format.width();
     let kernels = crate::arch::avx2();
-    let (mut contexts, mut symbols) = ([0; TILE], [0; TILE]);
+    let (mut lists, mut contexts, mut symbols) = (Lists::new(), [0; TILE], [0; TILE]);
     let tiles = predictor.tiles(first, source.len() / width, base, &mut Vec::new(), |at, tile| {
         let source = &source[at * width..][..tile.len * width];
-        tile.symbols(kernels, MAX_DETAIL, source, &mut contexts, &mut symbols);
+        tile.symbols(kernels, MAX_DETAIL, source, &mut lists, (&mut contexts, &mut symbols));
         let places = contexts[..tile.len].as_chunks::<2>();
         let coded = symbols[..tile.len].as_chunks::<2>();
         for (&[a, b], &[of_a, of_b]) in places.0.iter().zip(coded.0) {
@@ -73,6 +73,7 @@ pub(crate) fn encode(
         list.resize(n, 0);
     }
     let kernels = crate::arch::avx2();
+    let mut lists = Lists::new();
     let tiles = predictor.tiles(first, n, base, sums, |at, tile| {
         let places = at..at + tile.len;
         let mut coded = Coded {
@@ -82,7 +83,8 @@ pub(crate) fn encode(
             raw_bits: &mut raw_bits[places.clone()],
             low_bytes: low_bytes.each_mut().map(|bytes| &mut bytes[places.clone()]),
         };
-        tile.code(kernels, tables.detail, &source[at * width..][..tile.len * width], &mut coded);
+        let source = &source[at * width..][..tile.len * width];
+        tile.code(kernels, tables.detail, source, &mut lists, &mut coded);
     });
     tiles.ok()?;
     set_tables(&tables.of_contexts(), contexts)?;
@@ -116,7 +118,9 @@ fn bucket(tables_of: &[u8], symbols: &[u8], tables: &Tables, bucketed: &mut Vec<
     bucketed.clear();
     bucketed.resize(n, 0);
     let kernel = crate::arch::avx2();
-    let done = kernel.map_or(0, |avx2| avx2.split_buckets(tables_of, symbols, &mut starts, bucketed));
+    let done = kernel.map_or(0, |avx2| {
+        avx2.split_buckets(tables_of, symbols, &mut starts[..tables.tables.len()], bucketed)
+    });
     for (&table, &symbol) in tables_of[done..].iter().zip(&symbols[done..]) {
         let start = &mut starts[usize::from(table)];
         bucketed[*start] = symbol;

@@ -131,8 +131,14 @@ impl Prediction {
 /// How many elements keep how many bits, of which there are at most 32.
 fn count_raw_lens(raw_lens: &[u8]) -> RawCounts {
     let mut counts = [0; 64];
+    let mut n_counted = 0;
     for (first, counts) in (0u8..).step_by(16).zip(counts.as_chunks_mut::<16>().0).take(3) {
+        // Few elements keep many bits; often none does.
+        if n_counted == raw_lens.len() {
+            break;
+        }
         *counts = count_16(raw_lens, first);
+        n_counted += counts.iter().sum::<usize>();
     }
     counts
 }

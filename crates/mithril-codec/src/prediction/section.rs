@@ -18,10 +18,17 @@ const LOW_RANK: u8 = 1 << 6;
 /// A scale lies within this of zero, so that sums with those of rows and columns do too.
 const MAX_SCALE: i16 = 4096;
 
-impl Prediction {
-    /// Appends the section.
-    pub(crate) fn write(&self, out: &mut Vec<u8>) {
-        let Predictor { format, from_base, decay, scale, matrix } = &self.predictor;
+impl Predictor {
+    /// Bytes that it takes in the section, without tables.
+    pub fn written_len(&self) -> usize {
+        let mut out = Vec::new();
+        self.write(0, &mut out);
+        out.len()
+    }
+
+    /// Appends it, with the detail of the tables, which stands among its fields.
+    fn write(&self, detail: u8, out: &mut Vec<u8>) {
+        let Self { format, from_base, decay, scale, matrix } = self;
         let mut flags = match format {
             Format::Bf16 => 0,
             Format::F16 => 1,
@@ -35,7 +42,7 @@ impl Prediction {
             set(COLUMNS, !matrix.column_scales.is_empty());
             set(LOW_RANK, matrix.low_rank.is_some());
         }
-        out.extend([flags, self.tables.detail]);
+        out.extend([flags, detail]);
         out.extend(scale.to_le_bytes());
         if let Some(decay) = decay {
             out.extend(decay.to_le_bytes());
@@ -54,6 +61,13 @@ impl Prediction {
                 low_rank.write(out);
             }
         }
+    }
+}
+
+impl Prediction {
+    /// Appends the section.
+    pub(crate) fn write(&self, out: &mut Vec<u8>) {
+        self.predictor.write(self.tables.detail, out);
         out.push(u8::try_from(self.tables.lasts.len()).unwrap_or(u8::MAX));
         out.extend(&self.tables.lasts);
         self.tables.all().for_each(|table| table.write(out));

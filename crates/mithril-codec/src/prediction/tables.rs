@@ -24,11 +24,7 @@ const TABLE_BITS: u64 = 32 << 8;
 impl Tables {
     /// The tables for elements that were counted, and about the bits of the elements and tables together.
     pub fn choose(format: Format, counts: &Counts) -> (Self, u64) {
-        let best = (0..=MAX_DETAIL)
-            .map(|detail| merge(format, detail, counts))
-            .min_by_key(|(_, _, cost)| *cost)
-            .expect("there are several details");
-        let (detail, runs, cost) = best;
+        let Merged { detail, runs, symbol_bits, table_bits } = best(format, counts);
         let (mut lasts, mut tables) = (Vec::new(), Vec::new());
         for run in &runs {
             if let Some(table) = FrequencyTable::from_counts(&run.counts) {
@@ -36,7 +32,13 @@ impl Tables {
                 tables.push(table);
             }
         }
-        (Self { detail, lasts, tables }, cost >> 8)
+        (Self { detail, lasts, tables }, symbol_bits + table_bits)
+    }
+
+    /// About the bits of elements that were counted, and those of their tables.
+    pub fn expected_bits(format: Format, counts: &Counts) -> (u64, u64) {
+        let Merged { symbol_bits, table_bits, .. } = best(format, counts);
+        (symbol_bits, table_bits)
     }
 
     /// Bytes that the tables take in their section.
@@ -77,8 +79,22 @@ struct Run {
     cost: u64,
 }
 
-/// Starts from one table per context and merges neighbours as long as that saves. Returns the whole cost too.
-fn merge(format: Format, detail: u8, counts: &Counts) -> (u8, Vec<Run>, u64) {
+/// Which contexts share tables, and about the bits of all elements and of all tables.
+struct Merged {
+    detail: u8,
+    runs: Vec<Run>,
+    symbol_bits: u64,
+    table_bits: u64,
+}
+
+/// The detail that takes fewest bits.
+fn best(format: Format, counts: &Counts) -> Merged {
+    let details = (0..=MAX_DETAIL).map(|detail| merge(format, detail, counts));
+    details.min_by_key(|merged| merged.symbol_bits + merged.table_bits).expect("there are several details")
+}
+
+/// Starts from one table per context and merges neighbours as long as that saves.
+fn merge(format: Format, detail: u8, counts: &Counts) -> Merged {
     let mut kept_bits = 0;
     let mut runs: Vec<Run> = Vec::new();
     for (last, counts) in (0u8..).zip(counts.contexts()) {
@@ -116,8 +132,10 @@ fn merge(format: Format, detail: u8, counts: &Counts) -> (u8, Vec<Run>, u64) {
             pairs[at - 1] = with_next(&runs, at - 1);
         }
     }
-    let cost = runs.iter().map(|run| run.cost).sum::<u64>() + (kept_bits << 8);
-    (detail, runs, cost)
+    let cost = runs.iter().map(|run| run.cost).sum::<u64>();
+    let table_bits = runs.iter().map(|run| table_cost(&run.counts)).sum::<u64>() >> 8;
+    let symbol_bits = (cost >> 8).saturating_sub(table_bits) + kept_bits;
+    Merged { detail, runs, symbol_bits, table_bits }
 }
 
 fn merged(run: &Run, next: &Run) -> Run {
@@ -129,21 +147,25 @@ fn merged(run: &Run, next: &Run) -> Run {
 fn cost(counts: &[u32; 256]) -> u64 {
     let total: u64 = counts.iter().map(|&count| u64::from(count)).sum();
     let log_total = log2_65536ths(total);
-    let first = counts.iter().position(|&count| count > 0).unwrap_or(0);
-    let last = counts.iter().rposition(|&count| count > 0).unwrap_or(0);
-    let mut bits = 0;
-    let mut table = TABLE_BITS;
-    for &count in &counts[first..=last] {
-        if count == 0 {
-            table += ABSENT_BITS;
-        } else {
+    let bits: u64 = counts
+        .iter()
+        .filter(|count| **count > 0)
+        .map(|&count| {
             // No share is below one of 4096.
             let log = log_total.saturating_sub(log2_65536ths(u64::from(count))).min(12 << 16);
-            bits += u64::from(count) * log;
-            table += SYMBOL_BITS;
-        }
-    }
-    (bits >> 8) + table
+            u64::from(count) * log
+        })
+        .sum();
+    (bits >> 8) + table_cost(counts)
+}
+
+/// About the bits of a table, in 256ths.
+fn table_cost(counts: &[u32; 256]) -> u64 {
+    let first = counts.iter().position(|&count| count > 0).unwrap_or(0);
+    let last = counts.iter().rposition(|&count| count > 0).unwrap_or(0);
+    let n_present = counts.iter().filter(|count| **count > 0).count() as u64;
+    let n_absent = (last + 1 - first) as u64 - n_present;
+    TABLE_BITS + n_present * SYMBOL_BITS + n_absent.min(256) * ABSENT_BITS
 }
 
 /// The symbol of a distance with fewer bits told apart, from that with the most.

@@ -46,6 +46,23 @@ pub(crate) struct Coded<'a> {
     pub(super) low_bytes: [&'a mut [u8]; 4],
 }
 
+/// What is known of each element of a tile on the way to its symbol. Kept from tile to tile.
+pub(crate) struct Lists {
+    predicted: [u32; TILE],
+    scales: [i16; TILE],
+    elements: [u32; TILE],
+    /// As `symbols` makes them, and the bits that they keep.
+    words: [u32; TILE],
+    kept: [u32; TILE],
+}
+
+impl Lists {
+    pub(super) fn new() -> Self {
+        let list = [0; TILE];
+        Self { predicted: list, scales: [0; TILE], elements: list, words: list, kept: list }
+    }
+}
+
 impl Tile<'_> {
     /// Sets predictions, scales and contexts.
     pub(super) fn predict(
@@ -67,20 +84,27 @@ impl Tile<'_> {
         kernels: Option<Avx2>,
         detail: u8,
         source: &[u8],
-        contexts: &mut [u8],
-        symbols: &mut [u8],
+        lists: &mut Lists,
+        (contexts, symbols): (&mut [u8], &mut [u8]),
     ) {
         match kernels {
-            Some(avx2) => avx2.symbols_of_tile(self, detail, source, contexts, symbols),
-            None => set_symbols(self, detail, source, contexts, symbols),
+            Some(avx2) => avx2.symbols_of_tile(self, detail, source, lists, contexts, symbols),
+            None => set_symbols(self, detail, source, lists, contexts, symbols),
         }
     }
 
     /// Sets all there is to be coded of these elements.
-    pub(super) fn code(&self, kernels: Option<Avx2>, detail: u8, source: &[u8], coded: &mut Coded<'_>) {
+    pub(super) fn code(
+        &self,
+        kernels: Option<Avx2>,
+        detail: u8,
+        source: &[u8],
+        lists: &mut Lists,
+        coded: &mut Coded<'_>,
+    ) {
         match kernels {
-            Some(avx2) => avx2.code_tile(self, detail, source, coded),
-            None => code(self, detail, source, coded),
+            Some(avx2) => avx2.code_tile(self, detail, source, lists, coded),
+            None => code(self, detail, source, lists, coded),
         }
     }
 }
@@ -196,34 +220,33 @@ pub(crate) fn set_symbols(
     tile: &Tile<'_>,
     detail: u8,
     source: &[u8],
+    lists: &mut Lists,
     contexts: &mut [u8],
     symbols: &mut [u8],
 ) {
-    let (mut words, mut kept) = ([0; TILE], [0; TILE]);
-    set_words(tile, detail, source, contexts, &mut words[..tile.len], &mut kept[..tile.len]);
-    for (symbol, &word) in symbols.iter_mut().zip(&words[..tile.len]) {
+    set_words(tile, detail, source, lists, contexts);
+    for (symbol, &word) in symbols.iter_mut().zip(&lists.words[..tile.len]) {
         *symbol = low_byte(word);
     }
 }
 
 /// All there is to be coded of a tile. Inlined like [`predict`].
 #[inline(always)]
-pub(crate) fn code(tile: &Tile<'_>, detail: u8, source: &[u8], coded: &mut Coded<'_>) {
-    let (mut words, mut kept) = ([0; TILE], [0; TILE]);
-    let (words, kept) = (&mut words[..tile.len], &mut kept[..tile.len]);
-    set_words(tile, detail, source, coded.contexts, words, kept);
-    for (symbol, &word) in coded.symbols.iter_mut().zip(&*words) {
+pub(crate) fn code(tile: &Tile<'_>, detail: u8, source: &[u8], lists: &mut Lists, coded: &mut Coded<'_>) {
+    set_words(tile, detail, source, lists, coded.contexts);
+    let (words, kept) = (&lists.words[..tile.len], &lists.kept[..tile.len]);
+    for (symbol, &word) in coded.symbols.iter_mut().zip(words) {
         *symbol = low_byte(word);
     }
-    for (len, &word) in coded.raw_lens.iter_mut().zip(&*words) {
+    for (len, &word) in coded.raw_lens.iter_mut().zip(words) {
         *len = low_byte(word >> 8);
     }
-    for (bits, (&word, &kept)) in coded.raw_bits.iter_mut().zip(words.iter().zip(&*kept)) {
+    for (bits, (&word, &kept)) in coded.raw_bits.iter_mut().zip(words.iter().zip(kept)) {
         // 32 kept bits are whole bytes, and have none above them.
         *bits = low_byte(kept >> (word >> 8 & 0x18));
     }
     for (plane, bytes) in coded.low_bytes.iter_mut().enumerate().take(tile.format.width()) {
-        for (byte, &kept) in bytes.iter_mut().zip(&*kept) {
+        for (byte, &kept) in bytes.iter_mut().zip(kept) {
             *byte = low_byte(kept >> (8 * plane));
         }
     }
@@ -235,20 +258,13 @@ fn low_byte(x: u32) -> u8 {
     x as u8
 }
 
-/// The words of all elements, as `symbols` makes them, and the bits that they keep.
+/// The words of all elements and the bits that they keep, and contexts.
 #[inline(always)]
-fn set_words(
-    tile: &Tile<'_>,
-    detail: u8,
-    source: &[u8],
-    contexts: &mut [u8],
-    words: &mut [u32],
-    kept: &mut [u32],
-) {
+fn set_words(tile: &Tile<'_>, detail: u8, source: &[u8], lists: &mut Lists, contexts: &mut [u8]) {
     match tile.format {
-        Format::Bf16 => set_words_as(Format::Bf16, tile, detail, source, contexts, words, kept),
-        Format::F16 => set_words_as(Format::F16, tile, detail, source, contexts, words, kept),
-        Format::F32 => set_words_as(Format::F32, tile, detail, source, contexts, words, kept),
+        Format::Bf16 => set_words_as(Format::Bf16, tile, detail, source, lists, contexts),
+        Format::F16 => set_words_as(Format::F16, tile, detail, source, lists, contexts),
+        Format::F32 => set_words_as(Format::F32, tile, detail, source, lists, contexts),
     }
 }
 
@@ -258,18 +274,18 @@ fn set_words_as(
     tile: &Tile<'_>,
     detail: u8,
     source: &[u8],
+    lists: &mut Lists,
     contexts: &mut [u8],
-    words: &mut [u32],
-    kept: &mut [u32],
 ) {
     let n = tile.len;
-    let (mut predicted, mut scales, mut elements) = ([0; TILE], [0; TILE], [0; TILE]);
+    let Lists { predicted, scales, elements, words, kept } = lists;
     let (predicted, scales, elements) = (&mut predicted[..n], &mut scales[..n], &mut elements[..n]);
     let contexts = &mut contexts[..n];
     predict_as(format, tile, predicted, scales, contexts);
     read(format, source, elements);
     let places = predicted.iter().zip(&*elements).zip(scales.iter().zip(&*contexts));
-    for ((word, kept), ((&p, &x), (&scale, &context))) in words.iter_mut().zip(kept).zip(places) {
+    let words = words[..n].iter_mut().zip(&mut kept[..n]);
+    for ((word, kept), ((&p, &x), (&scale, &context))) in words.zip(places) {
         let of_value = value_word(format, scale, p, x);
         let of_distance = distance_word(format, detail, p, x);
         (*word, *kept) = if is_value(usize::from(context)) { of_value } else { of_distance };

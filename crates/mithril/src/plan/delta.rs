@@ -2,7 +2,7 @@
 
 use super::{TensorPlan, block_len, coded_len, middle, prediction, tensor};
 use crate::Error;
-use crate::options::FrameOptions;
+use crate::options::{Effort, FrameOptions};
 use mithril_codec::Dtype;
 use mithril_codec::block::{Delta, Recipe, least_len};
 use mithril_codec::delta::{DeltaRecipe, common_steps, sampled_bits};
@@ -48,6 +48,24 @@ pub(crate) fn tensor_against_and_alone(
     if source.len() != base.len() {
         return Err(Error::invalid(format!("base of {} bytes, tensor of {}", base.len(), source.len())));
     }
+    let predicted = if options.byte_grouping { prediction::tensor(source, base, options) } else { None };
+    let Some((predicted, len)) = predicted else { return without_prediction(source, base, options) };
+    // What no block will use need not be planned well.
+    let quick = FrameOptions { effort: Effort::Fast, ..options.clone() };
+    let (mut plan, mut alone) = without_prediction(source, base, &quick)?;
+    if len * 4 > alone.least_len(source) as u64 * 3 {
+        (plan, alone) = without_prediction(source, base, options)?;
+    }
+    let plan = if len < prediction::sampled_len(&plan, source, base) { predicted } else { plan };
+    Ok((plan, alone))
+}
+
+/// As [`tensor_against_and_alone`], by differences of each element or without them.
+fn without_prediction(
+    source: &[u8],
+    base: &[u8],
+    options: &FrameOptions,
+) -> Result<(TensorPlan, Alone), Error> {
     let mut plan = tensor(source, options)?;
     let alone = Alone { recipe: plan.recipe.clone(), block_len: plan.block_len };
     let unit = options.dtype.unit_len();
@@ -61,7 +79,6 @@ pub(crate) fn tensor_against_and_alone(
     }
     let delta = delta(source, base, options);
     plan.recipe = Recipe::AgainstBase { delta, alone: Box::new(plan.recipe) };
-    let plan = prediction::instead_of(&plan, source, Some(base), options).unwrap_or(plan);
     Ok((plan, alone))
 }
 

@@ -2,11 +2,12 @@
 //!
 //! Every candidate is compared by the bits that its symbols take in a sample of rows, and what it adds to the header.
 
-use super::low_rank::{Components, Rows, exponent_of, power};
+use super::low_rank::{Components, Rows, exponent_of, power, sum_of_squares};
 use super::{TensorPlan, block_len, rows_per_block};
 use crate::options::{Effort, FrameOptions};
+use crate::pipeline::with_scratch;
 use mithril_codec::MAX_LISTED;
-use mithril_codec::block::{MAX_OVERHEAD, Place, Recipe, Scratch, Shared, encode_block};
+use mithril_codec::block::{MAX_OVERHEAD, Place, Recipe, Shared, encode_block};
 use mithril_codec::prediction::{Counts, Format, LowRank, Matrix, Prediction, Predictor, Tables, count};
 
 /// Smaller tensors are not worth tables of their own.
@@ -17,6 +18,12 @@ const MAX_WITHOUT_ROWS: usize = 1 << 22;
 
 /// Elements that candidates are compared by.
 const SAMPLED: usize = 1 << 16;
+
+/// Elements next to each other that are looked at together.
+const PIECE: usize = 128;
+
+/// Rows by which the scales of columns are told, at most.
+const MAX_ROWS_OF_COLUMNS: usize = 4096;
 
 /// Shared tables may take this share of the raw bytes, in percent.
 pub(crate) const MAX_SHARED_SHARE: usize = 25;
@@ -39,7 +46,7 @@ const STATES_LEN: u64 = 320;
 /// A tensor with its base.
 struct Tensor<'a> {
     source: &'a [u8],
-    base: Option<&'a [u8]>,
+    base: &'a [u8],
     format: Format,
     /// Rows and their length; one row where no shape is known.
     n_rows: usize,
@@ -50,31 +57,22 @@ struct Tensor<'a> {
 /// Where predictions start from.
 #[derive(Debug, Clone, Copy, PartialEq)]
 struct Origin {
-    from_base: bool,
     decay: Option<f32>,
 }
 
-/// The plan of a predicted tensor, if it takes fewer bytes than the other plan.
-pub(super) fn instead_of(
-    other: &TensorPlan,
-    source: &[u8],
-    base: Option<&[u8]>,
-    options: &FrameOptions,
-) -> Option<TensorPlan> {
+/// The plan of a tensor that can be predicted from its base, and about the bytes of its frame.
+pub(super) fn tensor(source: &[u8], base: &[u8], options: &FrameOptions) -> Option<(TensorPlan, u64)> {
     let format = Format::of(options.dtype)?;
     let n = source.len() / format.width();
     if options.effort == Effort::Fast || n < MIN_ELEMENTS || !source.len().is_multiple_of(format.width()) {
         return None;
     }
     let matrix = matrix_of(n, options.shape.as_deref());
-    let (n_rows, row_len) = matrix.unwrap_or((1, n));
-    let tensor = Tensor { source, base, format, n_rows, row_len, has_rows: matrix.is_some() };
     if matrix.is_none() && n > MAX_WITHOUT_ROWS {
         return None;
     }
-    if base.is_none() && (matrix.is_none() || format == Format::F16) {
-        return None;
-    }
+    let (n_rows, row_len) = matrix.unwrap_or((1, n));
+    let tensor = Tensor { source, base, format, n_rows, row_len, has_rows: matrix.is_some() };
     let (plan, coded_len) = tensor.plan(options.effort)?;
     if options.max_block_len.is_some_and(|most| u64::from(plan.block_len) > most) {
         return None;
@@ -82,9 +80,8 @@ pub(super) fn instead_of(
     let section = plan.shared.to_bytes();
     // A reader refuses more factors than a byte can stand for: those of mostly empty rows get there.
     let fits = section.len() <= source.len() * MAX_SHARED_SHARE / 100 && Shared::parse(&section).is_ok();
-    let len =
-        coded_len + section.len() as u64 + STATES_LEN * source.len().div_ceil(plan.block_len as usize) as u64;
-    (fits && len < sampled_len(other, source, base)).then_some(plan)
+    let n_blocks = source.len().div_ceil(plan.block_len as usize) as u64;
+    fits.then_some((plan, coded_len + section.len() as u64 + STATES_LEN * n_blocks))
 }
 
 /// Rows and columns of a shape.
@@ -96,23 +93,25 @@ fn matrix_of(n: usize, shape: Option<&[u64]>) -> Option<(usize, usize)> {
     (fits && n_rows * row_len == n).then_some((n_rows, row_len))
 }
 
-/// About the bytes of a frame by this plan: all of the first blocks, as many of the others.
-fn sampled_len(plan: &TensorPlan, source: &[u8], base: Option<&[u8]>) -> u64 {
+/// About the bytes of a frame by this plan.
+pub(super) fn sampled_len(plan: &TensorPlan, source: &[u8], base: &[u8]) -> u64 {
     let block_len = plan.block_len as usize;
-    let n = COMPARED.div_ceil(block_len).min(source.len().div_ceil(block_len));
-    let mut scratch = Scratch::new();
+    let n_blocks = source.len().div_ceil(block_len);
+    let n = COMPARED.div_ceil(block_len).min(n_blocks);
     let mut out = vec![0; block_len.min(source.len()) + MAX_OVERHEAD];
     let (mut raw, mut coded) = (0, 0);
-    for at in 0..n {
-        // Spread over the tensor, the last block among them.
-        let block_idx = (source.len().div_ceil(block_len) - 1) * at / (n - 1).max(1);
-        let range = block_idx * block_len..((block_idx + 1) * block_len).min(source.len());
-        let first_byte = range.start as u64;
-        let place = Place { first_byte, next: &[], base: base.map(|base| &base[range.clone()]) };
-        raw += range.len() as u64;
-        let block = &source[range];
-        coded += encode_block(&plan.recipe, &plan.shared, place, block, &mut scratch, &mut out) as u64;
-    }
+    with_scratch(|scratch| {
+        for at in 0..n {
+            // The middle one of as many as it stands for: the first rows of an embedding are often of their own kind.
+            let block_idx = (2 * at + 1) * n_blocks / (2 * n);
+            let range = block_idx * block_len..((block_idx + 1) * block_len).min(source.len());
+            let first_byte = range.start as u64;
+            let place = Place { first_byte, next: &[], base: Some(&base[range.clone()]) };
+            raw += range.len() as u64;
+            let block = &source[range];
+            coded += encode_block(&plan.recipe, &plan.shared, place, block, scratch, &mut out) as u64;
+        }
+    });
     coded * source.len() as u64 / raw.max(1) + plan.shared.to_bytes().len() as u64
 }
 
@@ -120,31 +119,35 @@ impl Tensor<'_> {
     /// The plan, and about the bytes of its symbols and kept bits.
     fn plan(&self, effort: Effort) -> Option<(TensorPlan, u64)> {
         let sampled = self.sampled_rows();
-        let mut best: Option<(u64, Predictor, Origin)> = None;
+        // Where to start from is told with both lists of scales; then whether either can be left out.
+        let mut best: Option<(u64, Origin)> = None;
         for origin in self.origins() {
             let residual = |row: usize, out: &mut [f32]| self.residual(origin, row, out);
             let Some(scales) = self.scales(&residual, &sampled) else { continue };
-            for predictor in self.with_scales(origin, &scales) {
-                let cost = self.cost(&predictor, &sampled);
-                if best.as_ref().is_none_or(|(least, ..)| cost < *least) {
-                    best = Some((cost, predictor, origin));
-                }
+            let predictor = self.predictor(origin, &scales, self.has_rows, self.has_rows, None);
+            let cost = self.cost(&predictor, &sampled);
+            if best.as_ref().is_none_or(|(least, ..)| cost < *least) {
+                best = Some((cost, origin));
             }
         }
-        let (cost, mut predictor, origin) = best?;
-        if self.base.is_some() && !origin.from_base {
-            return None;
-        }
+        let (flattered, origin) = best?;
+        // Scales of all rows: those of a sample flatter it.
+        let scales = self.scales(&|row, out| self.residual(origin, row, out), &[(0, self.n_rows)])?;
+        let lists: &[(bool, bool)] = &[(false, false), (true, false), (false, true), (true, true)];
+        let lists = if self.has_rows { lists } else { &lists[..1] };
+        let candidates = lists.iter().map(|&(rows, columns)| {
+            let predictor = self.predictor(origin, &scales, rows, columns, None);
+            (self.cost(&predictor, &sampled), predictor)
+        });
+        let (cost, mut predictor) = candidates.min_by_key(|(cost, _)| *cost)?;
         if effort == Effort::Max
             && self.has_rows
             && self.n_rows.min(self.row_len) >= MIN_SIDE
             && self.format != Format::F16
-            && let Some(of_low_rank) = self.low_rank(origin, cost, &sampled)
+            && let Some(low_rank) = self.low_rank(origin, &scales, cost.min(flattered), &sampled)
         {
-            predictor = of_low_rank;
+            predictor = self.with_low_rank(origin, low_rank, &[(0, self.n_rows)])?;
         }
-        // The sample has settled which scales there are; now all rows give theirs.
-        self.refit(&mut predictor, origin)?;
         let mut counts = Counts::default();
         let rows_per_count = (SAMPLED / self.row_len).max(1);
         for first in (0..self.n_rows).step_by(rows_per_count) {
@@ -176,24 +179,29 @@ impl Tensor<'_> {
 
     /// Starting points worth trying.
     fn origins(&self) -> Vec<Origin> {
-        let zero = Origin { from_base: false, decay: None };
-        let Some(base) = self.base else { return vec![zero] };
-        let mut origins = vec![Origin { from_base: true, decay: None }, zero];
+        let mut origins = vec![Origin { decay: None }];
         if self.format == Format::F16 {
             return origins;
         }
-        let n = self.n_rows * self.row_len;
-        let stride = (n / SAMPLED).max(1) | 1;
         let (mut products, mut squares) = (0.0, 0.0);
         let mut ratios = Vec::new();
         let mut one_sided = true;
-        for at in (0..n).step_by(stride) {
-            let (x, b) = (f64::from(self.value(self.source, at)), f64::from(self.value(base, at)));
-            products += x * b;
-            squares += b * b;
-            one_sided &= x >= 0.0 && b >= 0.0;
-            if b > 0.0 {
-                ratios.push(x / b);
+        let n = self.n_rows * self.row_len;
+        let n_pieces = SAMPLED / PIECE;
+        for piece in 0..n_pieces {
+            let first = n.saturating_sub(PIECE) / n_pieces * piece;
+            let (mut values, mut of_base) = ([0.0f32; PIECE], [0.0f32; PIECE]);
+            let len = PIECE.min(n - first);
+            self.subtract(self.source, first, -1.0, &mut values[..len]);
+            self.subtract(self.base, first, -1.0, &mut of_base[..len]);
+            for (&x, &b) in values.iter().zip(&of_base) {
+                let (x, b) = (f64::from(x), f64::from(b));
+                products += x * b;
+                squares += b * b;
+                one_sided &= x >= 0.0 && b >= 0.0;
+                if one_sided && b > 0.0 {
+                    ratios.push(x / b);
+                }
             }
         }
         let mut decays = vec![products / squares];
@@ -205,34 +213,39 @@ impl Tensor<'_> {
             #[expect(clippy::cast_possible_truncation, reason = "rounding is what is wanted")]
             let decay = decay as f32;
             if decay.is_normal() && (decay - 1.0).abs() > 1e-3 && decay.abs() < 16.0 {
-                origins.push(Origin { from_base: true, decay: Some(decay) });
+                origins.push(Origin { decay: Some(decay) });
             }
         }
         origins
     }
 
-    /// The value of an element; zero for those that are not finite.
-    fn value(&self, bytes: &[u8], at: usize) -> f32 {
-        let x = match self.format {
-            Format::F32 => f32::from_le_bytes(bytes.as_chunks().0[at]),
-            Format::F16 => of_f16(u16::from_le_bytes(bytes.as_chunks().0[at])),
-            _ => f32::from_bits(u32::from(u16::from_le_bytes(bytes.as_chunks().0[at])) << 16),
-        };
-        if x.is_finite() { x } else { 0.0 }
+    /// The values of these elements times a factor are taken off what is there; zero for those that are not finite.
+    fn subtract(&self, bytes: &[u8], first: usize, factor: f32, out: &mut [f32]) {
+        let width = self.format.width();
+        let bytes = &bytes[first * width..][..out.len() * width];
+        match self.format {
+            Format::F32 => {
+                let values = bytes.as_chunks::<4>().0.iter().map(|x| f32::from_le_bytes(*x));
+                out.iter_mut().zip(values).for_each(|(out, x)| *out -= factor * finite(x));
+            }
+            Format::F16 => {
+                let values = bytes.as_chunks::<2>().0.iter().map(|x| of_f16(u16::from_le_bytes(*x)));
+                out.iter_mut().zip(values).for_each(|(out, x)| *out -= factor * finite(x));
+            }
+            _ => {
+                let words = bytes.as_chunks::<2>().0.iter().map(|x| u32::from(u16::from_le_bytes(*x)));
+                let values = words.map(|x| f32::from_bits(x << 16));
+                out.iter_mut().zip(values).for_each(|(out, x)| *out -= factor * finite(x));
+            }
+        }
     }
 
     /// What a starting point leaves of a row.
     fn residual(&self, origin: Origin, row: usize, out: &mut [f32]) {
         let first = row * self.row_len;
-        let decay = origin.decay.unwrap_or(1.0);
-        match self.base.filter(|_| origin.from_base) {
-            Some(base) => {
-                for (at, out) in (first..).zip(out) {
-                    *out = self.value(self.source, at) - decay * self.value(base, at);
-                }
-            }
-            None => (first..).zip(out).for_each(|(at, out)| *out = self.value(self.source, at)),
-        }
+        out.fill(0.0);
+        self.subtract(self.source, first, -1.0, out);
+        self.subtract(self.base, first, origin.decay.unwrap_or(1.0), out);
     }
 
     /// Scales of the tensor, of these rows and of all columns; `None` if nothing is left to be coded.
@@ -241,18 +254,22 @@ impl Tensor<'_> {
         let mut column_squares = vec![0.0f64; if self.has_rows { self.row_len } else { 0 }];
         let mut values = vec![0.0f32; self.row_len];
         let (mut total, mut n) = (0.0, 0);
+        let mut n_in_columns = 0;
+        let n_listed: usize = rows.iter().map(|&(from, to)| to - from).sum();
+        let step = n_listed.div_ceil(MAX_ROWS_OF_COLUMNS).max(1);
         for row in rows.iter().flat_map(|&(from, to)| from..to) {
             residual(row, &mut values);
-            let sum: f64 = values.iter().map(|x| f64::from(*x) * f64::from(*x)).sum();
+            let sum = sum_of_squares(&values);
             row_squares[row] = sum / self.row_len as f64;
             total += sum;
-            n += 1;
-            if sum > 0.0 {
+            if sum > 0.0 && n % step == 0 {
                 let factor = self.row_len as f64 / sum;
                 for (column, x) in column_squares.iter_mut().zip(&values) {
                     *column += f64::from(*x) * f64::from(*x) * factor;
                 }
             }
+            n_in_columns += usize::from(n % step == 0);
+            n += 1;
         }
         if total.is_nan() || total <= 0.0 || !total.is_finite() {
             return None;
@@ -265,18 +282,8 @@ impl Tensor<'_> {
         Some(Scales {
             tensor,
             rows: row_squares.iter().map(|&square| relative(square, tensor)).collect(),
-            columns: column_squares.iter().map(|&square| relative(square / n as f64, 0)).collect(),
+            columns: column_squares.iter().map(|&square| relative(square / n_in_columns as f64, 0)).collect(),
         })
-    }
-
-    /// Predictors with no scales, those of rows, of columns, and both.
-    fn with_scales(&self, origin: Origin, scales: &Scales) -> Vec<Predictor> {
-        let lists: &[(bool, bool)] = if self.has_rows {
-            &[(false, false), (true, false), (false, true), (true, true)]
-        } else {
-            &[(false, false)]
-        };
-        lists.iter().map(|&(rows, columns)| self.predictor(origin, scales, rows, columns, None)).collect()
     }
 
     fn predictor(
@@ -299,7 +306,7 @@ impl Tensor<'_> {
         });
         Predictor {
             format: self.format,
-            from_base: origin.from_base,
+            from_base: true,
             decay: origin.decay,
             scale: i16::try_from((scales.tensor + bias - offset).clamp(-2000, 2000)).unwrap_or(0),
             matrix,
@@ -309,24 +316,28 @@ impl Tensor<'_> {
     fn count(&self, predictor: &Predictor, from: usize, to: usize, counts: &mut Counts) {
         let width = self.format.width();
         let range = from * self.row_len * width..to * self.row_len * width;
-        let base = self.base.map(|base| &base[range.clone()]);
-        count(predictor, from * self.row_len, base, &self.source[range], counts);
+        let base = &self.base[range.clone()];
+        count(predictor, from * self.row_len, Some(base), &self.source[range], counts);
     }
 
-    /// About the bits of the tensor by a predictor: symbols of the sample, and its own size.
+    /// About the bits of the tensor by a predictor: symbols of the sample, and its own size with its tables.
     fn cost(&self, predictor: &Predictor, sampled: &[(usize, usize)]) -> u64 {
         let mut counts = Counts::default();
         sampled.iter().for_each(|&(from, to)| self.count(predictor, from, to, &mut counts));
         let n_sampled: usize = sampled.iter().map(|&(from, to)| to - from).sum();
-        let (tables, bits) = Tables::choose(self.format, &counts);
-        let section = Shared::predicted(Prediction::new(predictor.clone(), tables)).to_bytes().len();
-        bits * self.n_rows as u64 / n_sampled.max(1) as u64 + 8 * section as u64
+        let (of_symbols, of_tables) = Tables::expected_bits(self.format, &counts);
+        let of_predictor = 8 * predictor.written_len() as u64;
+        of_symbols * self.n_rows as u64 / n_sampled.max(1) as u64 + of_tables + of_predictor
     }
 
-    /// The best predictor with a matrix of low rank, if one costs less than this.
-    fn low_rank(&self, origin: Origin, cost: u64, sampled: &[(usize, usize)]) -> Option<Predictor> {
-        let residual = |row: usize, out: &mut [f32]| self.residual(origin, row, out);
-        let scales = self.scales(&residual, &[(0, self.n_rows)])?;
+    /// The best matrix of low rank, if one costs less than this. The scales are those of all rows without one.
+    fn low_rank(
+        &self,
+        origin: Origin,
+        scales: &Scales,
+        cost: u64,
+        sampled: &[(usize, usize)],
+    ) -> Option<LowRank> {
         // Powers of two nearest to the sizes of rows and columns.
         let row_shifts: Vec<u8> = scales.rows.iter().map(|scale| scale / 2).collect();
         let column_shifts: Vec<u8> = scales.columns.iter().map(|scale| scale / 2).collect();
@@ -348,25 +359,19 @@ impl Tensor<'_> {
         };
         let most = most.min(self.n_rows.min(self.row_len) / 3);
         let matrix = Rows { n_rows: self.n_rows, row_len: self.row_len, row: &normalised };
-        let components = Components::find(&matrix, most);
-        let mut best: Option<(u64, Predictor)> = None;
+        let components = Components::find(&matrix, most)?;
+        let exponent = i16::try_from(exponent).ok()?;
+        let quantised = |rank: usize| components.quantised(rank, exponent, &row_shifts, &column_shifts);
+        let mut best = None;
         let mut least = cost;
         let mut n_worse = 0;
         for rank in RANKS.into_iter().filter(|&rank| rank <= components.n()) {
-            let exponent = i16::try_from(exponent).ok()?;
-            let Some(low_rank) = components.quantised(rank, exponent, &row_shifts, &column_shifts) else {
-                continue;
-            };
-            let after = |row: usize, out: &mut [f32]| {
-                self.residual(origin, row, out);
-                low_rank.subtract(row, out);
-            };
-            let Some(scales) = self.scales(&after, sampled) else { continue };
-            let predictor = self.predictor(origin, &scales, true, true, Some(low_rank.clone()));
+            let predictor = quantised(rank).and_then(|matrix| self.with_low_rank(origin, matrix, sampled));
+            let Some(predictor) = predictor else { continue };
             let cost = self.cost(&predictor, sampled);
             if cost < least {
                 (least, n_worse) = (cost, 0);
-                best = Some((cost, predictor));
+                best = Some(rank);
             } else {
                 n_worse += 1;
                 if n_worse == 2 {
@@ -374,24 +379,17 @@ impl Tensor<'_> {
                 }
             }
         }
-        best.map(|(_, predictor)| predictor)
+        best.and_then(quantised)
     }
 
-    /// Scales from all rows in place of those from a sample.
-    fn refit(&self, predictor: &mut Predictor, origin: Origin) -> Option<()> {
-        let low_rank = predictor.matrix.as_mut().and_then(|matrix| matrix.low_rank.take());
+    /// The predictor with this matrix, and scales of what it leaves of these rows.
+    fn with_low_rank(&self, origin: Origin, low_rank: LowRank, rows: &[(usize, usize)]) -> Option<Predictor> {
         let residual = |row: usize, out: &mut [f32]| {
             self.residual(origin, row, out);
-            if let Some(low_rank) = &low_rank {
-                low_rank.subtract(row, out);
-            }
+            low_rank.subtract(row, out);
         };
-        let scales = self.scales(&residual, &[(0, self.n_rows)])?;
-        let listed =
-            |list: fn(&Matrix) -> &[u8]| predictor.matrix.as_ref().is_some_and(|m| !list(m).is_empty());
-        let (rows, columns) = (listed(|m| &m.row_scales), listed(|m| &m.column_scales));
-        *predictor = self.predictor(origin, &scales, rows, columns, low_rank.clone());
-        Some(())
+        let scales = self.scales(&residual, rows)?;
+        Some(self.predictor(origin, &scales, true, true, Some(low_rank)))
     }
 }
 
@@ -405,6 +403,12 @@ struct Scales {
 /// The root of a mean square in half octaves.
 fn half_octaves(mean_square: f64) -> i32 {
     exponent_of(mean_square).clamp(-500, 500)
+}
+
+/// Zero in place of what is no number.
+#[inline(always)]
+fn finite(x: f32) -> f32 {
+    if x.is_finite() { x } else { 0.0 }
 }
 
 /// The value of an f16.

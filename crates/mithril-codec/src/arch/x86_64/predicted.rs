@@ -20,7 +20,7 @@ impl Avx2 {
     /// how many bytes are done.
     ///
     /// # Panics
-    /// When there are not 64 bytes behind the last of each bucket, or a bucket has no start.
+    /// When there are not 64 bytes behind the last of each bucket.
     pub(crate) fn merge_buckets(
         self,
         buckets: &[u8],
@@ -49,7 +49,7 @@ impl Avx2 {
     /// are done.
     ///
     /// # Panics
-    /// When a bucket has no start, or reaches behind the end of `bucketed`.
+    /// When a bucket reaches behind the start of the next, or the end of `bucketed`.
     pub(crate) fn split_buckets(
         self,
         buckets: &[u8],
@@ -115,27 +115,39 @@ fn look_up(table: &[u8; 64], bytes: &mut [u8]) -> usize {
     n
 }
 
+/// Buckets at most.
+const MAX_BUCKETS: usize = 64;
+
+/// The bucket of every lane, and where its next byte is.
+type Next = (__m512i, usize);
+
+/// All buckets. That none waits for the one before pays even where a vector has bytes of few of them.
+#[inline]
+#[target_feature(enable = "avx512f,avx512bw")]
+fn all_buckets(starts: &[usize]) -> ([Next; MAX_BUCKETS], usize) {
+    let mut all = [(_mm512_setzero_si512(), 0); MAX_BUCKETS];
+    for (number, (next, &start)) in (0u8..).zip(all.iter_mut().zip(starts)) {
+        *next = (_mm512_set1_epi8(number.cast_signed()), start);
+    }
+    (all, starts.len().min(MAX_BUCKETS))
+}
+
 #[target_feature(enable = "avx512f,avx512bw,avx512vbmi,avx512vbmi2,avx2,bmi1,bmi2,popcnt,lzcnt")]
 fn merge(buckets: &[u8], starts: &mut [usize], bucketed: &[u8], out: &mut [u8]) -> usize {
     let vectors = buckets.as_chunks::<64>().0;
+    let (mut all, n) = all_buckets(starts);
     for (members_of, out) in vectors.iter().zip(out.as_chunks_mut::<64>().0) {
         let members_of = load_wide(members_of);
         let mut merged = _mm512_setzero_si512();
-        let mut left = u64::MAX;
-        // Bucket by bucket as they occur: of many tables a vector has few.
-        while left != 0 {
-            let lane = i8::try_from(left.trailing_zeros()).unwrap_or(0);
-            let bucket = _mm512_permutexvar_epi8(_mm512_set1_epi8(lane), members_of);
-            let members = _mm512_cmpeq_epi8_mask(members_of, bucket);
-            let number = _mm512_cvtsi512_si32(bucket).to_le_bytes()[0];
-            let at = &mut starts[usize::from(number)];
+        for (bucket, at) in &mut all[..n] {
+            let members = _mm512_cmpeq_epi8_mask(members_of, *bucket);
             let next: &[u8; 64] = bucketed[*at..].first_chunk().expect("buckets have bytes behind them");
             merged = _mm512_mask_expand_epi8(merged, members, load_wide(next));
             *at += members.count_ones() as usize;
-            left &= !members;
         }
         store_wide(out, merged);
     }
+    starts.iter_mut().zip(all).for_each(|(start, (_, at))| *start = at);
     64 * vectors.len()
 }
 
@@ -158,24 +170,30 @@ fn count(buckets: &[u8], counts: &mut [usize]) -> usize {
 #[target_feature(enable = "avx512f,avx512bw,avx512vbmi,avx512vbmi2,avx2,bmi1,bmi2,popcnt,lzcnt")]
 fn split(buckets: &[u8], bytes: &[u8], starts: &mut [usize], bucketed: &mut [u8]) -> usize {
     let vectors = buckets.as_chunks::<64>().0;
+    let (mut all, n) = all_buckets(starts);
+    // A bucket ends where the next one starts.
+    let mut ends = [bucketed.len(); MAX_BUCKETS];
+    ends.iter_mut().zip(starts.iter().skip(1)).for_each(|(end, &next)| *end = next);
     for (members_of, bytes) in vectors.iter().zip(bytes.as_chunks::<64>().0) {
         let (members_of, bytes) = (load_wide(members_of), load_wide(bytes));
-        let mut left = u64::MAX;
-        while left != 0 {
-            let lane = i8::try_from(left.trailing_zeros()).unwrap_or(0);
-            let bucket = _mm512_permutexvar_epi8(_mm512_set1_epi8(lane), members_of);
-            let members = _mm512_cmpeq_epi8_mask(members_of, bucket);
-            let number = _mm512_cvtsi512_si32(bucket).to_le_bytes()[0];
-            let at = &mut starts[usize::from(number)];
-            let n = members.count_ones();
-            let room = &mut bucketed[*at..][..n as usize];
+        for ((bucket, at), &end) in all[..n].iter_mut().zip(&ends) {
+            let members = _mm512_cmpeq_epi8_mask(members_of, *bucket);
+            let n_members = members.count_ones();
             let packed = _mm512_maskz_compress_epi8(members, bytes);
-            // SAFETY: the mask leaves all but the `n` bytes of `room` alone, so that other buckets are not touched.
-            unsafe { _mm512_mask_storeu_epi8(room.as_mut_ptr().cast(), _bzhi_u64(u64::MAX, n), packed) };
-            *at += n as usize;
-            left &= !members;
+            let room = &mut bucketed[*at..end];
+            if let Some(room) = room.first_chunk_mut() {
+                // What is behind the packed bytes will be overwritten by the next of the bucket.
+                store_wide(room, packed);
+            } else {
+                let room = &mut room[..n_members as usize];
+                let lanes = _bzhi_u64(u64::MAX, n_members);
+                // SAFETY: the mask writes the bytes of `room` and no other.
+                unsafe { _mm512_mask_storeu_epi8(room.as_mut_ptr().cast(), lanes, packed) };
+            }
+            *at += n_members as usize;
         }
     }
+    starts.iter_mut().zip(all).for_each(|(start, (_, at))| *start = at);
     64 * vectors.len()
 }
 

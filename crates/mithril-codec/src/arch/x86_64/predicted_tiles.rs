@@ -2,7 +2,7 @@
 //! point are multiplied and added one operation at a time in any of them.
 
 use super::Avx2;
-use crate::prediction::tile::{Coded, Tile, code, predict, set_symbols};
+use crate::prediction::tile::{Coded, Lists, Tile, code, predict, set_symbols};
 
 /// Compiles a definition for both kinds of vectors, and gives it a safe face.
 macro_rules! compiled {
@@ -41,12 +41,13 @@ compiled! {
 
 compiled! {
     /// See `prediction::tile::set_symbols`.
-    symbols_of_tile, symbols_wide, symbols_narrow =
-        set_symbols(tile: &Tile<'_>, detail: u8, source: &[u8], contexts: &mut [u8], symbols: &mut [u8])
+    symbols_of_tile, symbols_wide, symbols_narrow = set_symbols(
+        tile: &Tile<'_>, detail: u8, source: &[u8], lists: &mut Lists, contexts: &mut [u8], symbols: &mut [u8]
+    )
 }
 
 compiled! {
     /// See `prediction::tile::code`.
     code_tile, code_wide, code_narrow =
-        code(tile: &Tile<'_>, detail: u8, source: &[u8], coded: &mut Coded<'_>)
+        code(tile: &Tile<'_>, detail: u8, source: &[u8], lists: &mut Lists, coded: &mut Coded<'_>)
 }
