@@ -184,6 +184,11 @@ impl Store {
         Ok((listing.checkpoints.into_iter().map(Meta::from).collect(), unreadable.collect()))
     }
 
+    /// The keys of all checkpoints; no manifest is read.
+    fn keys(&self, py: Python<'_>) -> PyResult<Vec<String>> {
+        self.ask(py, CheckpointCompressor::keys)
+    }
+
     /// What is known of a checkpoint.
     #[pyo3(signature = (key, /))]
     fn meta(&self, py: Python<'_>, key: &str) -> PyResult<Meta> {

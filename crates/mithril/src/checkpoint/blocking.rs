@@ -6,7 +6,7 @@ use super::store::Store;
 use super::tensors::CheckpointFile;
 use super::{
     Checkpoint, CheckpointError, CheckpointMeta, CheckpointSignature, CheckpointView, CompressorConfig,
-    Manifest, SaveHandle,
+    Manifest, SaveHandle, key,
 };
 use crate::pack::Progress;
 use crate::storage::{StorageBackend, StorageErrorKind};
@@ -243,12 +243,25 @@ impl CheckpointCompressor {
         }
     }
 
-    /// The newest checkpoint whose data is all there: the one with the highest step.
+    /// The keys of all checkpoints, in order. No manifest is read: some may be unreadable.
+    ///
+    /// # Errors
+    /// When the storage fails.
+    pub fn keys(&self) -> Result<Vec<String>, CheckpointError> {
+        let objects = self.store.storage.list(key::MANIFESTS)?;
+        let mut keys: Vec<String> =
+            objects.iter().filter_map(|object| key::of_manifest(&object.key)).collect();
+        keys.sort();
+        Ok(keys)
+    }
+
+    /// The newest checkpoint whose data is all there: the one with the highest step. Reads all manifests, and keeps little
+    /// of each.
     ///
     /// # Errors
     /// When the storage fails.
     pub fn latest(&self) -> Result<Option<CheckpointMeta>, CheckpointError> {
-        let found = self.store.manifests()?;
+        let found = self.store.manifests_without_tensors()?;
         'newest: for manifest in found.readable.iter().rev() {
             for object in &manifest.objects {
                 match self.store.storage.open(&object.object) {
@@ -256,7 +269,11 @@ impl CheckpointCompressor {
                     opened => drop(opened?),
                 }
             }
-            return Ok(Some(CheckpointMeta::of(manifest)));
+            match self.meta(&manifest.key) {
+                // Deleted meanwhile.
+                Err(CheckpointError::NotFound { .. }) => continue,
+                meta => return meta.map(Some),
+            }
         }
         Ok(None)
     }

@@ -5,6 +5,7 @@ use super::chain::Chain;
 use super::error::about;
 use super::manifest::DataObject;
 use super::{CheckpointError, Manifest};
+use crate::Error;
 use crate::container::Depth;
 use crate::pack::Progress;
 use mithril_format::Digester;
@@ -49,6 +50,23 @@ impl VerifyReport {
     }
 }
 
+/// Objects, and tensors in each that are damaged.
+type Broken = HashSet<(String, String)>;
+
+/// A tensor of a checkpoint that another one holds, and that is damaged there.
+fn broken_base(manifest: &Manifest, broken: &Broken) -> Option<CheckpointError> {
+    manifest.tensors.iter().find_map(|tensor| {
+        let needs = tensor.needs.iter().chain([&tensor.holder]).filter(|&&idx| idx >= manifest.n_own);
+        let mut objects = needs.filter_map(|&idx| manifest.objects.get(idx));
+        let object = objects.find(|object| broken.contains(&(object.object.clone(), tensor.name.clone())))?;
+        let what = format!(
+            "tensor `{}` needs `{}` of checkpoint `{}`, in which it is damaged",
+            tensor.name, object.object, object.key
+        );
+        Some(CheckpointError::InvalidFormat { what })
+    })
+}
+
 impl CheckpointCompressor {
     /// Checks a checkpoint, or all of them. Goes on behind damage, so that all of it is found.
     ///
@@ -78,8 +96,24 @@ impl CheckpointCompressor {
             },
         };
         let mut digested = HashSet::new();
+        let mut broken = Broken::default();
+        let mut found = Vec::with_capacity(manifests.len());
         for manifest in &manifests {
-            let problems = self.verify_one(manifest, options, &mut digested, &mut report.n_decoded, progress);
+            let problems = self.verify_one(
+                manifest,
+                options,
+                &mut digested,
+                &mut broken,
+                &mut report.n_decoded,
+                progress,
+            );
+            found.push((manifest, problems));
+        }
+        for (manifest, mut problems) in found {
+            // Only deep checks read what a checkpoint is stored against, but what is wrong with that may be known.
+            if problems.is_empty() {
+                problems.extend(broken_base(manifest, &broken));
+            }
             match problems.is_empty() {
                 true => report.intact.push(manifest.key.clone()),
                 false => report.damaged.push((manifest.key.clone(), problems)),
@@ -93,6 +127,7 @@ impl CheckpointCompressor {
         manifest: &Manifest,
         options: &VerifyOptions,
         digested: &mut HashSet<String>,
+        broken: &mut Broken,
         n_decoded: &mut usize,
         progress: Progress<'_>,
     ) -> Vec<CheckpointError> {
@@ -114,10 +149,15 @@ impl CheckpointCompressor {
             }
         };
         let depth = if options.deep { Depth::WithBases } else { Depth::Alone };
-        for reader in &chain.own {
+        for (object, reader) in manifest.own().iter().zip(&chain.own) {
             match reader.verify(&chain.bases, depth, self.config.threads, progress) {
                 Ok(found) => {
                     *n_decoded += found.n_decoded;
+                    let names = found.problems.iter().filter_map(|problem| match problem {
+                        Error::Tensor { name, .. } => Some((object.object.clone(), name.clone())),
+                        _ => None,
+                    });
+                    broken.extend(names);
                     problems.extend(found.problems.into_iter().map(about(&manifest.key)));
                 }
                 Err(error) => problems.push(about(&manifest.key)(error)),

@@ -96,7 +96,10 @@ impl StorageError {
 
 impl fmt::Display for StorageError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "cannot {} `{}` in `{}`: {}", self.operation, self.key, self.location, self.source)?;
+        match self.key.as_str() {
+            "" => write!(f, "cannot {} `{}`: {}", self.operation, self.location, self.source)?,
+            key => write!(f, "cannot {} `{key}` in `{}`: {}", self.operation, self.location, self.source)?,
+        }
         // The last cause is often the one that helps.
         let mut cause = self.source.source();
         while let Some(error) = cause {

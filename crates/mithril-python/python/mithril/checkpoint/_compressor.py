@@ -31,12 +31,12 @@ class Compressor:
         effort: "fast" (the default), "balanced" or "max": how much work may go into size.
         threads: 0 is one per core.
         max_chain_depth: deltas of deltas: at most so many, then a tensor is stored in full.
-        max_restore_cost: bytes that restoring a tensor may read, as a multiple of its full frame.
+        max_restore_cost: bytes that restoring a checkpoint may read, as a multiple of what its tensors take in full.
         keep_last, keep_every, keep: which checkpoints stay when others are removed after a save: the newest so many, those
             whose step is a multiple, those of these keys. By default all stay.
         from_moments: whether deltas of fp32 weights start where the moments of their optimiser (`exp_avg` and `exp_avg_sq`,
-            `mu` and `nu`, `m` and `v` in the names) say that they went. Smaller; but weights are then not read without
-            their moments.
+            `mu` and `nu`, `m` and `v` in the names) say that they went. Moments are named after their weights, or numbered
+            as by `torch.optim`. Smaller; but weights are then not read without their moments.
         trusted: whether values that have no representation of their own are stored by pickle, and such pickles are run when
             they are loaded. Never use it for checkpoints of others.
 
@@ -153,12 +153,16 @@ class Compressor:
         """All checkpoints, from the first step to the last."""
         return Listing(*self._store.listing())
 
+    def keys(self) -> List[str]:
+        """Keys of all checkpoints, sorted. Reads none of them, so that there may be some that cannot be read."""
+        return self._store.keys()
+
     def meta(self, key: str) -> CheckpointMeta:
         """What is known of a checkpoint without reading its data."""
         return self._store.meta(key)
 
     def latest(self) -> CheckpointMeta | None:
-        """The newest checkpoint whose data is all there."""
+        """The newest checkpoint whose data is all there. Reads the manifests of all."""
         return self._store.latest()
 
     def verify(self, key: str | None = None, *, deep: bool = False) -> Verified:

@@ -53,6 +53,8 @@ class Pointers:
         self._storage = None if storage is None else Place(storage)
         self._options = options
         self._opened: dict[tuple[str, bool], Compressor] = {}
+        # What this process has saved last in each store.
+        self._saved: dict[str, str] = {}
         # Mistakes in the options are told now.
         Compressor("memory://", **options)
 
@@ -75,9 +77,9 @@ class Pointers:
         store = self._storage or (directory if root is None else Place(root)).join(STORE)
         compressor = self._store(store)
         label = _label(label or path.name)
-        previous = compressor.latest()
         key = f"{label}@{_manifest.new_generation()}"
-        meta = compressor.save(state, key, None if previous is None else previous.key, step=step)
+        meta = compressor.save(state, key, self._newest(store), step=step)
+        self._saved[store.text] = key
         before = self._read(path) if path.exists() else None
         pointer = Pointer(store.relative_to(directory), key, files or {})
         _replace(path, _manifest.sealed(pointer._asdict(), _MAGIC, _VERSION))
@@ -85,7 +87,7 @@ class Pointers:
             self.delete(path, before)
         if self._storage is None:
             # Left by saves of this path that were killed before they could name what they had stored.
-            for other in list(compressor.list().keys()):
+            for other in compressor.keys():
                 if other != key and other.rpartition("@")[0] == label:
                     compressor.delete(other)
         return meta
@@ -125,6 +127,16 @@ class Pointers:
         """Removes what a file has named that is gone, or names something else now."""
         with contextlib.suppress(NotFoundError):
             self._store(Place(_local(path).parent).join(pointer.store)).delete(pointer.key)
+
+    def _newest(self, store: Place) -> str | None:
+        """What the next state is stored against. All manifests are read only by the first save of a process."""
+        compressor = self._store(store)
+        saved = self._saved.get(store.text)
+        if saved is not None:
+            with contextlib.suppress(NotFoundError):
+                return compressor.meta(saved).key
+        newest = compressor.latest()
+        return None if newest is None else newest.key
 
     def _read(self, path: Path) -> Pointer | None:
         try:

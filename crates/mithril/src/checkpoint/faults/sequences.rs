@@ -20,7 +20,9 @@ fn random_sequences_agree_with_the_model() {
         n_faults += sequence(seed).unwrap_or_else(|wrong| panic!("sequence {seed}: {wrong}"));
         let n_done = seed + 1;
         if n_done % REPORTED_EVERY == 0 && n_done < n_sequences {
-            println!("{n_done} of {n_sequences} sequences, {n_faults} kills and power cuts: 0 lost, 0 leaked");
+            println!(
+                "{n_done} of {n_sequences} sequences, {n_faults} kills and power cuts: 0 lost, 0 leaked"
+            );
         }
     }
     println!(
