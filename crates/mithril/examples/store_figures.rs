@@ -8,23 +8,30 @@
 //! and one for the whole state, per effort: bytes in full and against the base, per role, and seconds. One coding thread;
 //! CPU seconds of the process, the best of several passes; the store is in memory, except for `wall_*`, which are saves to
 //! and writes in DIRECTORY with all syncs. Everything that is loaded is compared with what was saved.
+//!
+//! `chain` saves the states one after the other and restores the newest, beside the same state stored in full: in CPU
+//! seconds of one thread from DIRECTORY, and in seconds on the wall with two threads from storages that give so many
+//! bytes a second.
 
 use mithril::checkpoint::blocking::CheckpointCompressor;
 use mithril::checkpoint::{Checkpoint, CheckpointMeta, CompressorConfig, TensorData};
-use mithril::storage::{LocalStorage, MemoryStorage, StorageBackend};
-use mithril::{Effort, safetensors};
+use mithril::storage::{LocalStorage, MemoryStorage, ObjectInfo, ObjectWriter, StorageBackend, StorageError};
+use mithril::{Effort, ReadAt, safetensors};
 use rustix::time::{ClockId, clock_gettime};
 use std::collections::BTreeMap;
 use std::error::Error;
 use std::io::Write;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
-use std::time::Instant;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
 
 type Outcome<T> = Result<T, Box<dyn Error>>;
 
 /// Passes of what is measured; the fastest counts.
 const PASSES: usize = 3;
+
+/// Bytes a second of the storages that chains are restored from.
+const RATES: [u32; 3] = [200_000_000, 500_000_000, 1_000_000_000];
 
 fn main() -> Outcome<()> {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
@@ -142,30 +149,147 @@ fn wall_seconds(
 }
 
 /// Restores the newest checkpoint of a chain, and the same one stored in full.
-fn chain(directory: &Path, states: &[String]) -> Outcome<()> {
-    let scratch = Scratch::new(directory)?;
-    let config = CompressorConfig::default().with_threads(1);
-    let store = CheckpointCompressor::new(config, Arc::new(LocalStorage::new(&scratch.0)));
+fn chain(directory: &Path, paths: &[String]) -> Outcome<()> {
+    for (what, part) in [("weights", weights as fn(&Checkpoint) -> Checkpoint), ("state", Checkpoint::clone)]
+    {
+        let scratch = Scratch::new(directory)?;
+        let states = || paths.iter().map(|path| read(path).map(|state| part(&state)));
+        let config = CompressorConfig::default().with_threads(1);
+        let store = CheckpointCompressor::new(config, Arc::new(LocalStorage::new(&scratch.0)));
+        let (lens, key, newest) = save_chain(&store, states())?;
+        let (in_chain, alone) = (load(&store, &key, &newest)?, load(&store, "alone", &newest)?);
+
+        let memory = MemoryStorage::new();
+        let config = CompressorConfig::default().with_threads(2);
+        save_chain(&CheckpointCompressor::new(config.clone(), Arc::new(memory.clone())), states())?;
+        let mut walls = Vec::new();
+        for rate in RATES {
+            let limited = Arc::new(Limited::new(memory.clone(), rate));
+            let store = CheckpointCompressor::new(config.clone(), limited);
+            let seconds = [&key, "alone"].map(|key| wall_load(&store, key, &newest));
+            let [in_chain, alone] = seconds;
+            let (in_chain, alone) = (in_chain?, alone?);
+            walls.push(serde_json::json!({
+                "bytes_a_second": rate, "newest": in_chain, "full": alone, "ratio": in_chain / alone,
+            }));
+        }
+        let report = serde_json::json!({
+            "what": "chain", "of": what, "n": paths.len(), "raw": newest.raw_len(), "bytes": lens,
+            "depth": store.manifest(&key)?.depth(), "restore_bytes": restore_len(&store, &key)?,
+            "full_bytes": restore_len(&store, "alone")?, "load_newest": in_chain, "load_full": alone,
+            "memcpy": memcpy(&newest), "wall": walls,
+        });
+        println!("{report}");
+    }
+    Ok(())
+}
+
+/// Saves states, each against the one before, and the last in full too. Returns what they take, and the newest.
+fn save_chain(
+    store: &CheckpointCompressor,
+    states: impl Iterator<Item = Outcome<Checkpoint>>,
+) -> Outcome<(Vec<u64>, String, Checkpoint)> {
     let mut previous: Option<String> = None;
     let mut newest = Checkpoint::new();
     let mut lens = Vec::new();
-    for (at, path) in states.iter().enumerate() {
-        newest = weights(&read(path)?);
+    for (at, state) in states.enumerate() {
+        newest = state?;
         let key = format!("step_{at}");
         lens.push(len_of(&store.save(&newest, &key, previous.as_deref())?));
         previous = Some(key);
     }
     store.save(&newest, "alone", None)?;
-    let key = previous.ok_or("no state")?;
-    let (in_chain, alone) = (load(&store, &key, &newest)?, load(&store, "alone", &newest)?);
-    let report = serde_json::json!({
-        "what": "chain", "n": states.len(), "raw": newest.raw_len(), "bytes": lens,
-        "depth": store.manifest(&key)?.depth(), "restore_bytes": restore_len(&store, &key)?,
-        "full_bytes": restore_len(&store, "alone")?, "load_newest": in_chain, "load_full": alone,
-        "memcpy": memcpy(&newest),
-    });
-    println!("{report}");
-    Ok(())
+    Ok((lens, previous.ok_or("no state")?, newest))
+}
+
+/// A storage in memory that is read as over a line that gives so many bytes a second, to all readers together.
+#[derive(Debug)]
+struct Limited {
+    memory: MemoryStorage,
+    line: Arc<Line>,
+}
+
+#[derive(Debug)]
+struct Line {
+    rate: f64,
+    free_at: Mutex<Instant>,
+}
+
+impl Line {
+    /// Waits until so many bytes have come, behind those that others have asked for.
+    fn receive(&self, len: usize) {
+        #[expect(clippy::cast_precision_loss, reason = "seconds")]
+        let takes = Duration::from_secs_f64(len as f64 / self.rate);
+        let done = {
+            let mut free_at = self.free_at.lock().unwrap_or_else(PoisonError::into_inner);
+            *free_at = (*free_at).max(Instant::now()) + takes;
+            *free_at
+        };
+        std::thread::sleep(done.saturating_duration_since(Instant::now()));
+    }
+}
+
+impl Limited {
+    fn new(memory: MemoryStorage, rate: u32) -> Self {
+        let line = Line { rate: f64::from(rate), free_at: Mutex::new(Instant::now()) };
+        Self { memory, line: Arc::new(line) }
+    }
+}
+
+impl StorageBackend for Limited {
+    fn location(&self) -> &str {
+        self.memory.location()
+    }
+
+    fn create(&self, key: &str) -> Result<Box<dyn ObjectWriter>, StorageError> {
+        self.memory.create(key)
+    }
+
+    fn put_new(&self, key: &str, bytes: &[u8]) -> Result<(), StorageError> {
+        self.memory.put_new(key, bytes)
+    }
+
+    fn replace(&self, key: &str, bytes: &[u8]) -> Result<(), StorageError> {
+        self.memory.replace(key, bytes)
+    }
+
+    fn get(&self, key: &str, max_len: u64) -> Result<Vec<u8>, StorageError> {
+        let bytes = self.memory.get(key, max_len)?;
+        self.line.receive(bytes.len());
+        Ok(bytes)
+    }
+
+    fn open(&self, key: &str) -> Result<Box<dyn ReadAt>, StorageError> {
+        Ok(Box::new(LimitedSource { source: self.memory.open(key)?, line: Arc::clone(&self.line) }))
+    }
+
+    fn list(&self, directory: &str) -> Result<Vec<ObjectInfo>, StorageError> {
+        self.memory.list(directory)
+    }
+
+    fn delete(&self, key: &str) -> Result<(), StorageError> {
+        self.memory.delete(key)
+    }
+
+    fn remove_leftovers(&self, min_age: Duration) -> Result<u64, StorageError> {
+        self.memory.remove_leftovers(min_age)
+    }
+}
+
+struct LimitedSource {
+    source: Box<dyn ReadAt>,
+    line: Arc<Line>,
+}
+
+impl ReadAt for LimitedSource {
+    fn size(&self) -> std::io::Result<u64> {
+        self.source.size()
+    }
+
+    fn read_exact_at(&self, offset: u64, out: &mut [u8]) -> std::io::Result<()> {
+        self.line.receive(out.len());
+        self.source.read_exact_at(offset, out)
+    }
 }
 
 fn len_of(meta: &CheckpointMeta) -> u64 {
@@ -181,13 +305,30 @@ fn restore_len(store: &CheckpointCompressor, key: &str) -> Outcome<u64> {
 
 /// Loads into buffers that are there already, as training does; returns CPU seconds.
 fn load(store: &CheckpointCompressor, key: &str, expected: &Checkpoint) -> Outcome<f64> {
+    fastest_load(store, key, expected, cpu_seconds)
+}
+
+/// As `load`; returns seconds on the wall.
+fn wall_load(store: &CheckpointCompressor, key: &str, expected: &Checkpoint) -> Outcome<f64> {
+    let started = Instant::now();
+    fastest_load(store, key, expected, || started.elapsed().as_secs_f64())
+}
+
+fn fastest_load(
+    store: &CheckpointCompressor,
+    key: &str,
+    expected: &Checkpoint,
+    clock: impl Fn() -> f64,
+) -> Outcome<f64> {
     let mut buffers: Vec<(&str, Vec<u8>)> =
         expected.tensors.iter().map(|(name, tensor)| (name.as_str(), vec![1; tensor.data.len()])).collect();
     let mut best = f64::INFINITY;
     for _ in 0..PASSES {
         let mut borrowed: Vec<(&str, &mut [u8])> =
             buffers.iter_mut().map(|(name, buffer)| (*name, buffer.as_mut_slice())).collect();
-        best = best.min(timed(|| store.load_into(key, &mut borrowed))?.1);
+        let started = clock();
+        store.load_into(key, &mut borrowed)?;
+        best = best.min(clock() - started);
     }
     let is_equal = |(name, buffer): &(&str, Vec<u8>)| expected.tensors[*name].data == *buffer;
     if !buffers.iter().all(is_equal) {
