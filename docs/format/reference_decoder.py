@@ -512,7 +512,7 @@ class Fields:
 
     def __init__(self, r: Reader) -> None:
         flags = r.u8()
-        if flags >> 6:
+        if flags & 64:
             raise Unsupported(f"flags of bit fields {flags:#04x}")
         self.width = 1 << (flags & 3)
         self.bits = 8 * self.width
@@ -520,6 +520,7 @@ class Fields:
         self.flip = bool(flags & 8)
         self.packed = bool(flags & 16)
         self.coded_sign = bool(flags & 32)
+        self.coded_low = bool(flags & 128)
         self.mantissa, self.joint, self.dead = r.u8(), r.u8(), r.u8()
         self.base = r.number(2)
         require(self.mantissa + self.sign < self.bits, "fields do not fit the element")
@@ -532,6 +533,10 @@ class Fields:
         self.kept = self.top_shift - self.dead
         self.raw_sign = self.sign and not self.coded_sign
         require(self.sign or not self.coded_sign, "CODED_SIGN without SIGN")
+        require(
+            not self.coded_low or (self.dead > 0 and self.dead % 8 == 0),
+            "CODED_LOW of bits that are no bytes",
+        )
         require(not (self.sign and self.flip), "FLIP with SIGN")
         require(
             self.base == 0 or self.top_bits > 8, "a base with a top field of a byte"
@@ -630,6 +635,10 @@ def decode_fields(
     if f.coded_sign:
         for i in decode_signs(r, matrix):
             elements[i] |= sign_bit
+    if f.coded_low:
+        for j in range(f.dead // 8):
+            for i, byte in enumerate(decode_stream(r, n)):
+                elements[i] |= byte << 8 * j
     if f.flip:
         elements = [e ^ sign_bit for e in elements]
     raw = b"".join(e.to_bytes(f.width, "little") for e in elements)

@@ -336,6 +336,15 @@ fn frame(name: &str, raw: &[u8]) -> Option<Frame> {
                 shared,
             )
         }
+        "f32_coded_low" => {
+            let recipe = FieldRecipe { coded_low: true, ..field_recipe(Dtype::F32)? };
+            Frame::new(Dtype::F32, Recipe::Fields(recipe), &[2, 0b1001_0110, 23, 0, 16])
+        }
+        "f32_rows_coded_low" => {
+            let recipe = FieldRecipe { coded_low: true, ..field_recipe(Dtype::F32)? };
+            let shared = Shared::new(Some((classes(48, 80), SymbolTables::Rans8PerBlock)), None);
+            Frame::new(Dtype::F32, Recipe::Rows(recipe), &[6, 4]).matrix([48, 80], 48, shared)
+        }
         "bf16_no_length_no_checksums" => Frame::new(Dtype::Bf16, fields(Dtype::Bf16)?, &[2, 0b101])
             .with_block_len(4096)
             .streamed()
@@ -384,8 +393,13 @@ fn halving_columns(n_rows: u64, n_columns: u64, n_classes: u64) -> Option<Frame>
     ))
 }
 
+/// A layout with nothing joint and nothing below coded.
+fn plain(layout: Layout, coder: SymbolCoder) -> FieldRecipe {
+    FieldRecipe { layout, joint: 0, base: 0, coder, coded_low: false }
+}
+
 fn field_recipe(dtype: Dtype) -> Option<FieldRecipe> {
-    Some(FieldRecipe { layout: dtype.layout()?, joint: 0, base: 0, coder: SymbolCoder::Rans8 })
+    Some(plain(dtype.layout()?, SymbolCoder::Rans8))
 }
 
 fn fields(dtype: Dtype) -> Option<Recipe> {
@@ -395,12 +409,12 @@ fn fields(dtype: Dtype) -> Option<Recipe> {
 /// Half floats whose sign is part of the top field.
 fn listed() -> Recipe {
     let layout = Layout { width: 2, mantissa: 10, sign: false, flip: false };
-    Recipe::Fields(FieldRecipe { layout, joint: 0, base: 0, coder: SymbolCoder::Rans8Listed })
+    Recipe::Fields(plain(layout, SymbolCoder::Rans8Listed))
 }
 
 /// bf16 with two mantissa bits beside the exponent: ten bits, of which a plane holds those from 300 on.
 fn joint() -> Option<FieldRecipe> {
-    Some(FieldRecipe { layout: Layout::float(2, 7), joint: 2, base: 300, coder: SymbolCoder::Rans12 })
+    Some(FieldRecipe { joint: 2, base: 300, ..plain(Layout::float(2, 7), SymbolCoder::Rans12) })
 }
 
 fn planes(width: u8, compressors: Vec<Compressor>) -> Recipe {

@@ -201,6 +201,7 @@ pub(crate) fn frames() -> Result<Vec<Rejected>, Box<dyn std::error::Error>> {
         ("predicted_without_a_prediction", corrupt, vec![11; 40]),
         ("stored_block_too_short", corrupt, vec![0; 64]),
         ("constant_of_three_bytes", corrupt, vec![1, 9, 9, 9]),
+        ("coded_low_bits_that_are_no_bytes", corrupt, vec![2, 0b1000_0110, 23, 0, 13, 0, 0]),
         ("fields_reserved_flag", unsupported, fields(0b0100_0110, &[0, 127, 0, 0, 0, 0])),
         ("fields_do_not_fit_the_element", corrupt, vec![2, 0b101, 23, 0, 16, 0, 0]),
         ("fields_packed_broken_vector", corrupt, fields(0b1_0110, &[0, 127, 0, 0, 0, 0])),
@@ -378,7 +379,7 @@ impl Classed {
         let raw: Vec<u8> =
             rows.flat_map(|exponent| [exponent << 7 | 1; 32]).flat_map(u16::to_le_bytes).collect();
         let layout = Layout::float(2, 7);
-        let recipe = FieldRecipe { layout, joint: 0, base: 0, coder: SymbolCoder::Rans8 };
+        let recipe = FieldRecipe { layout, joint: 0, base: 0, coder: SymbolCoder::Rans8, coded_low: false };
         let mut coded = encoded(&Recipe::Fields(recipe), &self.shared(), &raw);
         change(&mut coded);
         let header = FrameHeader {

@@ -4,7 +4,7 @@
 //! decodes batches. A batch is a few MiB whatever the size of the data, so memory is bounded. All that grows is the
 //! list of block lengths that the trailer holds: four bytes per block, less than 0.01 % of the raw bytes.
 
-use crate::options::{DecodeOptions, Effort, FrameOptions};
+use crate::options::{DecodeOptions, FrameOptions};
 use crate::plan::TensorPlan;
 use crate::{Error, ErrorKind, frame, pipeline, plan};
 use mithril_codec::block::Shared;
@@ -150,7 +150,7 @@ impl<W: Write> Encoder<W> {
         options.shape = None;
         let mut plan = plan::tensor(&self.pending, &options)?;
         if !plan.shared.is_empty() {
-            plan = plan::tensor(&self.pending, &options.with_effort(Effort::Fast))?;
+            plan = plan::tensor_from_sample(&self.pending, self.pending.len(), &options);
         }
         let unit_len = self.options.dtype.unit_len();
         let max_len = MAX_STREAM_BLOCK_LEN / unit_len * unit_len;

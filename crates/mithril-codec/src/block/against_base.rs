@@ -6,7 +6,8 @@
 
 use super::output::{DoesNotFit, Output};
 use super::{
-    Delta, MAX_OVERHEAD, Place, Recipe, Scratch, Shared, decode_block, encode_block, encode_by_recipe, fields,
+    Delta, MAX_OVERHEAD, Place, Recipe, Scratch, Shared, decode_block, encode_block, encode_by_recipe,
+    fields, low_bytes,
 };
 use crate::CodecError;
 use crate::delta;
@@ -72,6 +73,9 @@ pub fn least_len(recipe: &Recipe, source: &[u8]) -> usize {
     let width = usize::from(recipe.layout.width);
     let n = source.len() / width;
     split.dead = fields::dead_bits(&split, &source[..n * width]);
+    if recipe.coded_low && low_bytes::n_coded(&split, &source[..n * width]) > 0 {
+        return 0;
+    }
     split.rest_len(n / 256 * 256)
 }
 

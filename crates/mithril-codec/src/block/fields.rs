@@ -2,11 +2,11 @@
 //!
 //! ```text
 //! [1] kind   [1] flags   [1] mantissa   [1] joint   [1] dead   [2] base
-//! rest, symbols, signs if coded, and the bytes behind the last whole element
+//! rest, symbols, signs if coded, low bytes if coded, and the bytes behind the last whole element
 //! ```
 
 use super::output::{DoesNotFit, Output};
-use super::{FieldRecipe, Place, Scratch, Shared, SymbolCoder, classed, signs, symbols};
+use super::{FieldRecipe, Place, Scratch, Shared, SymbolCoder, classed, low_bytes, signs, symbols};
 use crate::CodecError;
 use crate::bytes::Cursor;
 use crate::checksum::Checksummer;
@@ -18,6 +18,8 @@ const FLAG_SIGN: u8 = 1 << 2;
 const FLAG_FLIP: u8 = 1 << 3;
 const FLAG_PACKED: u8 = 1 << 4;
 const FLAG_CODED_SIGN: u8 = 1 << 5;
+const FLAG_RESERVED: u8 = 1 << 6;
+const FLAG_CODED_LOW: u8 = 1 << 7;
 
 /// The rows of a block that lies in a classed matrix; none when the blocks share nothing.
 pub(super) fn block_rows(
@@ -87,11 +89,21 @@ pub(super) fn encode(
         return Err(DoesNotFit);
     }
     split.dead = dead_bits(&split, elements);
+    let n_low = if recipe.coded_low { low_bytes::n_coded(&split, elements) } else { 0 };
+    let whole_elements = elements;
+    let without_low;
+    let elements = if n_low > 0 {
+        split.dead = u8::try_from(8 * n_low).map_err(|_| DoesNotFit)?;
+        without_low = low_bytes::cleared(elements, width, n_low);
+        &without_low
+    } else {
+        elements
+    };
     let fast = symbols.is_none() && recipe.coder != SymbolCoder::Rans12 && n >= FOUR_STREAMS_FROM;
     if fast && split.is_fusable() && n.is_multiple_of(VECTOR) {
         split.order = Order::Packed;
     }
-    write_header(&split, out)?;
+    write_header(&split, n_low > 0, out)?;
     let mut plane = std::mem::take(&mut scratch.plane);
     symbols::resize_plane(&mut plane, n);
     split_tiles(&split, elements, &mut plane[..n.next_multiple_of(32)], out.reserve(split.rest_len(n))?);
@@ -102,6 +114,7 @@ pub(super) fn encode(
     if let Some(signs) = signs {
         signs::encode(signs, rows, width, elements, scratch, out)?;
     }
+    low_bytes::encode(whole_elements, width, n_low, out)?;
     out.push(tail)
 }
 
@@ -119,7 +132,7 @@ pub(super) fn decode(
     scratch: &mut Scratch,
 ) -> Result<bool, CodecError> {
     let mut cursor = Cursor::new(&data[..len], "bit fields");
-    let split = read_header(&mut cursor)?;
+    let (split, n_low) = read_header(&mut cursor)?;
     let width = usize::from(split.layout.width);
     let n = out.len() / width;
     let (elements, tail) = out.split_at_mut(n * width);
@@ -137,7 +150,7 @@ pub(super) fn decode(
     };
     let after = &data[len - cursor.rest().len()..];
     let has_coded_signs = split.layout.sign && !split.raw_sign;
-    let mut sum = sum;
+    let mut sum = sum.filter(|_| n_low == 0);
     let is_summed = if after.first().is_some_and(|&coder| classed::is_classed(coder)) {
         let (len, sum) = (cursor.rest().len(), sum.as_deref_mut());
         let is_summed = sum.is_some();
@@ -157,6 +170,7 @@ pub(super) fn decode(
         }
         is_summed
     };
+    low_bytes::decode(&mut cursor, width, n_low, elements, scratch)?;
     if cursor.rest().len() != tail.len() {
         return Err(CodecError::corrupt("bytes behind the bit fields"));
     }
@@ -169,21 +183,23 @@ pub(super) fn decode(
     Ok(is_summed)
 }
 
-fn write_header(split: &FieldSplit, out: &mut Output<'_>) -> Result<(), DoesNotFit> {
+fn write_header(split: &FieldSplit, coded_low: bool, out: &mut Output<'_>) -> Result<(), DoesNotFit> {
     let Layout { width, mantissa, sign, flip } = split.layout;
     let flag = |set: bool, flag: u8| if set { flag } else { 0 };
     let flags = u8::try_from(width.trailing_zeros()).unwrap_or(0)
         | flag(sign, FLAG_SIGN)
         | flag(flip, FLAG_FLIP)
         | flag(split.order == Order::Packed, FLAG_PACKED)
-        | flag(sign && !split.raw_sign, FLAG_CODED_SIGN);
+        | flag(sign && !split.raw_sign, FLAG_CODED_SIGN)
+        | flag(coded_low, FLAG_CODED_LOW);
     out.push(&[kind::FIELDS, flags, mantissa, split.joint, split.dead])?;
     out.push(&split.base.to_le_bytes())
 }
 
-pub(super) fn read_header(cursor: &mut Cursor<'_>) -> Result<FieldSplit, CodecError> {
+/// The split of a block, and how many low bytes of its elements are coded apart; they count as dead.
+pub(super) fn read_header(cursor: &mut Cursor<'_>) -> Result<(FieldSplit, usize), CodecError> {
     let [_, flags, mantissa, joint, dead] = cursor.array()?;
-    if flags >> 6 != 0 {
+    if flags & FLAG_RESERVED != 0 {
         return Err(CodecError::Unsupported { what: "bit field flags", id: u32::from(flags) });
     }
     let has = |flag: u8| flags & flag != 0;
@@ -200,7 +216,13 @@ pub(super) fn read_header(cursor: &mut Cursor<'_>) -> Result<FieldSplit, CodecEr
         base: cursor.u16()?,
     };
     split.validate()?;
-    Ok(split)
+    if !has(FLAG_CODED_LOW) {
+        return Ok((split, 0));
+    }
+    if dead == 0 || !dead.is_multiple_of(8) {
+        return Err(CodecError::corrupt("coded low bits that are no bytes"));
+    }
+    Ok((split, usize::from(dead) / 8))
 }
 
 /// Low bits that are zero in every element, within the rest. Few elements settle nearly every block; only when

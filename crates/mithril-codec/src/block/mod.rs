@@ -7,6 +7,7 @@
 mod against_base;
 mod classed;
 mod fields;
+mod low_bytes;
 mod output;
 mod palette;
 mod planes;
@@ -21,6 +22,7 @@ mod symbols;
 mod untyped;
 
 pub use against_base::least_len;
+pub use low_bytes::has_few_low_bytes;
 pub use rans8_parts::{Piece, Rans8Parts};
 pub use recipe::{Delta, FieldRecipe, Recipe, SymbolCoder};
 pub use shared::{Shared, SharedSigns, SharedSymbols, SymbolTables};
@@ -268,7 +270,7 @@ mod tests {
         for layout in layouts.into_iter().chain([halves_without_sign]) {
             let listed = layout == halves_without_sign;
             let coder = if listed { SymbolCoder::Rans8Listed } else { SymbolCoder::Rans8 };
-            let recipe = Recipe::Fields(FieldRecipe { layout, joint: 0, base: 0, coder });
+            let recipe = Recipe::Fields(FieldRecipe { layout, joint: 0, base: 0, coder, coded_low: false });
             let source = floats(16_384 + 96, layout);
             let (shared, mut scratch) = (Shared::default(), Scratch::new());
             let mut coded = vec![0; source.len() + MAX_OVERHEAD];
@@ -300,6 +302,7 @@ mod tests {
             joint: 0,
             base: 0,
             coder: SymbolCoder::Rans12,
+            coded_low: false,
         };
         let layout = good.layout;
         let recipes = [

@@ -47,7 +47,7 @@ pub struct Piece {
 
 impl<'a> Rans8Parts<'a> {
     /// Finds the parts of a coded block of `raw_len` bytes; nothing if it is of another kind or uses what only the CPU
-    /// decodes (other coders, shared tables, coded signs).
+    /// decodes (other coders, shared tables, coded signs or low bytes).
     ///
     /// # Errors
     /// When the block is damaged in a way that shows without decoding it.
@@ -56,7 +56,7 @@ impl<'a> Rans8Parts<'a> {
             return Ok(None);
         }
         let mut cursor = Cursor::new(coded, "bit fields");
-        let split = read_header(&mut cursor)?;
+        let (split, n_low) = read_header(&mut cursor)?;
         let width = usize::from(split.layout.width);
         let n_elements = raw_len / width;
         if split.order == Order::Packed && !n_elements.is_multiple_of(VECTOR) {
@@ -65,7 +65,7 @@ impl<'a> Rans8Parts<'a> {
         let rest_at = coded.len() - cursor.rest().len();
         cursor.take(split.rest_len(n_elements))?;
         let coder = cursor.u8()?;
-        if !matches!(coder, RANS8 | RANS8_LISTED) || split.layout.sign && !split.raw_sign {
+        if !matches!(coder, RANS8 | RANS8_LISTED) || split.layout.sign && !split.raw_sign || n_low > 0 {
             return Ok(None);
         }
         let values = if coder == RANS8_LISTED { cursor.array()? } else { values_from(cursor.u8()?) };

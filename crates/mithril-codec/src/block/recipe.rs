@@ -13,7 +13,7 @@ pub enum Recipe {
     Stored,
     /// Coded top bits and packed rest.
     Fields(FieldRecipe),
-    /// As `Fields`, with the rows of a block that have dead low bits apart from the others.
+    /// As `Fields`, with the rows of a block that have dead low bits, or few values of them, apart from the others.
     Rows(FieldRecipe),
     /// Byte `j` of every element together, each plane in the coder that makes it smallest. Width 0 is nibbles.
     Planes {
@@ -83,6 +83,8 @@ pub struct FieldRecipe {
     pub base: u16,
     /// Coder of the top bits.
     pub coder: SymbolCoder,
+    /// Whether low bytes of the elements that are no noise are coded, too.
+    pub coded_low: bool,
 }
 
 /// The coder of top bits.

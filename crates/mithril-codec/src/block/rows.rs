@@ -1,11 +1,12 @@
-//! Rows with dead low bits apart from the others: tables of fp32 often hold some rows that were once fp16.
+//! Rows with dead low bits, or few values of them, apart from the others: tables of fp32 often hold some rows that were
+//! once fp16.
 //!
 //! `[1] kind [1] width [4] row length`, a stream of masks with four rows each (the first in the lowest bit; set for
 //! the second part), then two parts: `[4] length` and a block of bit fields with the rows of that part.
 
 use super::fields::{self, or_of_elements};
 use super::output::{DoesNotFit, Output};
-use super::{FieldRecipe, Place, Scratch, Shared};
+use super::{FieldRecipe, Place, Scratch, Shared, has_few_low_bytes};
 use crate::CodecError;
 use crate::bytes::Cursor;
 use crate::entropy::stream::{self, Allowed};
@@ -36,9 +37,14 @@ pub(super) fn encode(
             .collect(),
     };
     let least = dead.iter().copied().min().unwrap_or(0);
-    let apart = |dead: u32| dead >= least + MIN_DEAD;
-    let n_apart = dead.iter().filter(|&&dead| apart(dead)).count();
-    if rows.len() != dead.len() || n_apart == 0 {
+    let few_low = |row: &[u8]| recipe.coded_low && has_few_low_bytes(row, width);
+    let apart: Vec<bool> = source
+        .chunks_exact(row_len.max(1) * width)
+        .zip(&dead)
+        .map(|(row, &dead)| dead >= least + MIN_DEAD || few_low(row))
+        .collect();
+    let all_alike = apart.iter().all(|&is_apart| Some(&is_apart) == apart.first());
+    if rows.len() != dead.len() || all_alike {
         let result = fields::encode(recipe, shared, &rows, place.next, source, scratch, out);
         scratch.rows = rows;
         return result;
@@ -47,11 +53,11 @@ pub(super) fn encode(
     out.push_u32(row_len)?;
     let mut masks = vec![0u8; dead.len().div_ceil(MASKED)];
     let mut parts = [(Vec::new(), Vec::new()), (Vec::new(), Vec::new())];
-    for (at, (bytes, (&row, &dead))) in
-        source.chunks_exact(row_len * width).zip(rows.iter().zip(&dead)).enumerate()
+    for (at, (bytes, (&row, &is_apart))) in
+        source.chunks_exact(row_len * width).zip(rows.iter().zip(&apart)).enumerate()
     {
-        let part = usize::from(apart(dead));
-        masks[at / MASKED] |= u8::from(apart(dead)) << (at % MASKED);
+        let part = usize::from(is_apart);
+        masks[at / MASKED] |= u8::from(is_apart) << (at % MASKED);
         parts[part].0.push(row);
         parts[part].1.extend_from_slice(bytes);
     }

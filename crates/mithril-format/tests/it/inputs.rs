@@ -273,6 +273,28 @@ fn f32_rows() -> Vec<u8> {
     bytes
 }
 
+/// Low bits that a few steps of weight decay have left in all elements alike.
+fn decayed(bytes: &mut [u8]) {
+    for (i, element) in (0usize..).zip(bytes.chunks_exact_mut(4)) {
+        let low: u16 = [0x1c1a, 0x1b3e, 0x1ab3][i * i % 7 % 3];
+        let kept = u16::from_le_bytes([element[0], element[1]]) & 0xe000;
+        element[..2].copy_from_slice(&(kept | low).to_le_bytes());
+    }
+}
+
+fn f32_coded_low() -> Vec<u8> {
+    let mut bytes = with_specials(weights(16_416, 4, 23, 122, 41), 4, &[0x0000_0000, 0x7f80_0000]);
+    decayed(&mut bytes);
+    bytes.extend([1, 2, 3]);
+    bytes
+}
+
+fn f32_rows_coded_low() -> Vec<u8> {
+    let mut bytes = classed(48, 80, 4, 23, 42);
+    bytes.chunks_exact_mut(4 * 80).skip(1).step_by(3).for_each(decayed);
+    bytes
+}
+
 fn bf16_no_length_no_checksums() -> Vec<u8> {
     weights(3000, 2, 7, 124, 21)
 }
@@ -393,6 +415,8 @@ pub(crate) const V0_1_0: &[Input] = &[
     ("bf16_shared_coded_signs", bf16_shared_coded_signs),
     ("f16_signs_only", f16_signs_only),
     ("f32_rows", f32_rows),
+    ("f32_coded_low", f32_coded_low),
+    ("f32_rows_coded_low", f32_rows_coded_low),
     ("bf16_no_length_no_checksums", bf16_no_length_no_checksums),
     ("i32_planes_zstd", i32_planes_zstd),
     ("i64_planes", i64_planes),

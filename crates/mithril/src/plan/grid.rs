@@ -2,7 +2,7 @@
 
 use crate::options::Effort;
 use mithril_codec::MAX_LISTED;
-use mithril_codec::block::FieldRecipe;
+use mithril_codec::block::{FieldRecipe, has_few_low_bytes};
 use mithril_codec::transform::fields::{FieldSplit, Order, top_plane};
 
 /// A way to see a tensor as rows of equal length.
@@ -14,6 +14,9 @@ pub(super) struct Matrix {
 
 /// Fewer rows or columns are not worth classes.
 const MIN_LEN: usize = 16;
+
+/// Lengths of rows where no shape gives them; shorter ones would not show that their low bits have few values.
+const SHORT_ROWS: [usize; 3] = [256, 128, 64];
 
 /// Rows of more elements do not fit a block.
 const MAX_ROW_LEN: usize = 1 << 20;
@@ -56,6 +59,12 @@ impl Matrix {
             }
         }
         views
+    }
+
+    /// The longest of the rows that a list of numbers may be cut into to tell some of them apart.
+    pub(super) fn of_short_rows(n: usize) -> Option<Self> {
+        let row_len = SHORT_ROWS.into_iter().find(|&row_len| n.is_multiple_of(row_len))?;
+        (MIN_LEN..=MAX_LISTED).contains(&(n / row_len)).then_some(Self { n_rows: n / row_len, row_len })
     }
 }
 
@@ -165,9 +174,8 @@ impl Grid {
     }
 }
 
-/// Whether some rows have dead low bits that the others have not.
-pub(super) fn has_dead_rows(source: &[u8], width: usize, matrix: Matrix) -> bool {
-    let rows = source.chunks_exact(matrix.row_len * width);
+/// Whether some rows have low bits that are dead, or have few values, and the others have not.
+pub(super) fn has_rows_apart(source: &[u8], width: usize, matrix: Matrix) -> bool {
     let dead = |row: &[u8]| {
         let mut seen = 0;
         for element in row.chunks_exact(width) {
@@ -178,6 +186,7 @@ pub(super) fn has_dead_rows(source: &[u8], width: usize, matrix: Matrix) -> bool
         }
         true
     };
-    let n_dead = rows.clone().filter(|row| dead(row)).count();
-    n_dead > 0 && n_dead < matrix.n_rows
+    let rows = source.chunks_exact(matrix.row_len * width);
+    let n_apart = rows.filter(|row| dead(row) || has_few_low_bytes(row, width)).count();
+    n_apart > 0 && n_apart < matrix.n_rows
 }

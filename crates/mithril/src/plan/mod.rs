@@ -6,7 +6,7 @@
 //! | effort | may use |
 //! |---|---|
 //! | fast | bit fields with a window per block, half floats with the sign in the field, palettes, sparse blocks, byte planes, zstd for data with repeats |
-//! | balanced | four row and column classes by quantiles, sign classes, rows with dead bits apart |
+//! | balanced | four row and column classes by quantiles, sign classes, low bytes that are no noise, rows with such or dead bits apart |
 //! | max | exponent and two mantissa bits as one of 256 symbols, classes refined by code length, brotli and zstd 19 |
 
 mod classes;
@@ -76,7 +76,11 @@ const MIN_CLASSED: usize = 1 << 14;
 /// # Errors
 /// `InvalidArgument` when the shape does not describe exactly these bytes.
 pub fn tensor(source: &[u8], options: &FrameOptions) -> Result<TensorPlan, Error> {
-    let mut plan = choose(source, options)?;
+    choose(source, options).map(|plan| within_limit(plan, options))
+}
+
+/// The plan with blocks no longer than the caller wants, as far as their rows allow.
+fn within_limit(mut plan: TensorPlan, options: &FrameOptions) -> TensorPlan {
     if let Some(max_len) = options.max_block_len
         && plan.shared.to_bytes().is_empty()
     {
@@ -85,7 +89,7 @@ pub fn tensor(source: &[u8], options: &FrameOptions) -> Result<TensorPlan, Error
         let len = usize::try_from(max_len).unwrap_or(usize::MAX).max(MIN_BLOCK_LEN) / step * step;
         plan.block_len = plan.block_len.min(block_len(len.max(MIN_BLOCK_LEN.next_multiple_of(step))));
     }
-    Ok(plan)
+    plan
 }
 
 fn choose(source: &[u8], options: &FrameOptions) -> Result<TensorPlan, Error> {
@@ -96,7 +100,7 @@ fn choose(source: &[u8], options: &FrameOptions) -> Result<TensorPlan, Error> {
 /// Plans a tensor of `len` bytes, of which only a sample is at hand: pieces of whole elements from all over it. Its
 /// blocks share no tables.
 pub fn tensor_from_sample(sample: &[u8], len: usize, options: &FrameOptions) -> TensorPlan {
-    planned(sample, len, options, Seen::Sample)
+    within_limit(planned(sample, len, options, Seen::Sample), options)
 }
 
 /// How much of a tensor there is to plan from.
@@ -124,11 +128,11 @@ fn planned(source: &[u8], len: usize, options: &FrameOptions, seen: Seen) -> Ten
     let width = usize::from(layout.width);
     let sample = Sample::of(source, width);
     if width > 1 && sample.is_sparse() {
-        let nonzero = Box::new(fast_fields(source, layout));
+        let nonzero = Box::new(fast_fields(source, layout, options));
         return own_tables(Recipe::Sparse { width: layout.width, nonzero }, len, width);
     }
     if width > 1 && sample.has_few_values() {
-        let otherwise = Box::new(fast_fields(source, layout));
+        let otherwise = Box::new(fast_fields(source, layout, options));
         let recipe = Recipe::Palette { width: layout.width, compressors: compressors(options), otherwise };
         return own_tables(recipe, len, width);
     }
@@ -140,9 +144,10 @@ fn planned(source: &[u8], len: usize, options: &FrameOptions, seen: Seen) -> Ten
     if seen == Seen::Sample || options.effort == Effort::Fast || source.len() / width < MIN_CLASSED {
         let recipe = match sample::sign_and_exponent(source, layout) {
             Some(layout) => {
-                Recipe::Fields(FieldRecipe { layout, joint: 0, base: 0, coder: SymbolCoder::Rans8Listed })
+                let fields = fast_field_recipe(source, layout, options);
+                Recipe::Fields(FieldRecipe { coder: SymbolCoder::Rans8Listed, ..fields })
             }
-            None => fast_fields(source, layout),
+            None => fast_fields(source, layout, options),
         };
         return own_tables(recipe, len, width);
     }
@@ -162,12 +167,18 @@ fn check_shape(source: &[u8], options: &FrameOptions) -> Result<(), Error> {
 }
 
 /// Bit fields with a window of their own per block.
-fn fast_fields(source: &[u8], layout: Layout) -> Recipe {
-    Recipe::Fields(fast_field_recipe(source, layout))
+fn fast_fields(source: &[u8], layout: Layout, options: &FrameOptions) -> Recipe {
+    Recipe::Fields(fast_field_recipe(source, layout, options))
 }
 
-fn fast_field_recipe(source: &[u8], layout: Layout) -> FieldRecipe {
-    FieldRecipe { layout, joint: 0, base: sample::base(source, layout, 0), coder: SymbolCoder::Rans8 }
+fn fast_field_recipe(source: &[u8], layout: Layout, options: &FrameOptions) -> FieldRecipe {
+    FieldRecipe {
+        layout,
+        joint: 0,
+        base: sample::base(source, layout, 0),
+        coder: SymbolCoder::Rans8,
+        coded_low: options.effort != Effort::Fast,
+    }
 }
 
 /// A plan whose blocks share nothing, cut as evenly as whole vectors allow.
@@ -273,7 +284,7 @@ fn compressors(options: &FrameOptions) -> Vec<Compressor> {
 fn repeats_pay(source: &[u8], options: &FrameOptions, layout: Layout) -> Option<TensorPlan> {
     let piece = middle(source, options.dtype.unit_len());
     let planes = Recipe::Planes { width: 1, compressors: vec![Compressor::Zstd { level: 3 }] };
-    if coded_len(&planes, piece) >= coded_len(&fast_fields(source, layout), piece) {
+    if coded_len(&planes, piece) >= coded_len(&fast_fields(source, layout, options), piece) {
         return None;
     }
     let recipe = Recipe::Planes { width: 1, compressors: compressors(options) };
@@ -290,9 +301,17 @@ fn classed(source: &[u8], options: &FrameOptions, layout: Layout) -> TensorPlan 
     let width = usize::from(layout.width);
     let recipe = match options.effort {
         Effort::Max => sample::wide_fields(source, layout),
-        _ => fast_field_recipe(source, layout),
+        _ => fast_field_recipe(source, layout, options),
     };
-    let views = Matrix::views(source.len() / width, options.shape.as_deref(), options.effort);
+    let n = source.len() / width;
+    let mut views = Matrix::views(n, options.shape.as_deref(), options.effort);
+    // Where no rows are known, short ones may still tell elements apart whose low bits are no noise.
+    let short_rows = Matrix::of_short_rows(n)
+        .filter(|_| options.shape.as_ref().is_none_or(|shape| shape.len() < 2))
+        .filter(|&matrix| width >= 4 && grid::has_rows_apart(source, width, matrix));
+    if let Some(matrix) = short_rows {
+        views = vec![matrix];
+    }
     let models =
         views.into_iter().flat_map(|matrix| classes::models(source, &recipe, matrix, options.effort));
     // The first of equals, so that the simpler model wins. One that gains nothing must not cost tables.
@@ -306,13 +325,13 @@ fn classed(source: &[u8], options: &FrameOptions, layout: Layout) -> TensorPlan 
     } else {
         None
     };
-    let dead_rows = width >= 4 && matrix.row_len > 1 && grid::has_dead_rows(source, width, matrix);
-    if model.classes.is_none() && signs.is_none() && !dead_rows {
+    let rows_apart = width >= 4 && matrix.row_len > 1 && grid::has_rows_apart(source, width, matrix);
+    if model.classes.is_none() && signs.is_none() && !rows_apart {
         return own_tables(Recipe::Fields(model.recipe), source.len(), width);
     }
-    let classes = model.classes.or_else(|| dead_rows.then(|| classes::one_class(matrix)));
+    let classes = model.classes.or_else(|| rows_apart.then(|| classes::one_class(matrix)));
     let symbols = classes.map(|classes| classes::tables(source, &model.recipe, matrix, classes));
-    let recipe = if dead_rows { Recipe::Rows(model.recipe) } else { Recipe::Fields(model.recipe) };
+    let recipe = if rows_apart { Recipe::Rows(model.recipe) } else { Recipe::Fields(model.recipe) };
     let shared = Shared::new(symbols, signs);
     if shared.to_bytes().len() > source.len() * MAX_SHARED_SHARE / 100 {
         return own_tables(Recipe::Fields(model.recipe), source.len(), width);

@@ -120,7 +120,13 @@ pub(super) fn sign_and_exponent(source: &[u8], layout: Layout) -> Option<Layout>
 pub(super) fn wide_fields(source: &[u8], layout: Layout) -> FieldRecipe {
     if layout.width == 1 {
         let layout = Layout { width: 1, mantissa: 0, sign: false, flip: false };
-        return FieldRecipe { layout, joint: 0, base: 0, coder: SymbolCoder::Rans12 };
+        return FieldRecipe { layout, joint: 0, base: 0, coder: SymbolCoder::Rans12, coded_low: false };
     }
-    FieldRecipe { layout, joint: 2, base: base(source, layout, 2), coder: SymbolCoder::Rans12 }
+    FieldRecipe {
+        layout,
+        joint: 2,
+        base: base(source, layout, 2),
+        coder: SymbolCoder::Rans12,
+        coded_low: true,
+    }
 }

@@ -250,7 +250,13 @@ pub(crate) fn first_block(frame: &[u8]) -> &[u8] {
 /// Half floats whose sign is part of the coded field.
 fn listed_fields() -> Recipe {
     let layout = Layout { width: 2, mantissa: 10, sign: false, flip: false };
-    Recipe::Fields(FieldRecipe { layout, joint: 0, base: 0, coder: SymbolCoder::Rans8Listed })
+    Recipe::Fields(FieldRecipe {
+        layout,
+        joint: 0,
+        base: 0,
+        coder: SymbolCoder::Rans8Listed,
+        coded_low: false,
+    })
 }
 
 /// Half floats of which few are negative.
@@ -265,7 +271,7 @@ fn mostly_positive(n: usize) -> Vec<u8> {
 }
 
 fn fields(dtype: Dtype, joint: u8, base: u16, coder: SymbolCoder) -> Recipe {
-    Recipe::Fields(FieldRecipe { layout: dtype.layout().unwrap(), joint, base, coder })
+    Recipe::Fields(FieldRecipe { layout: dtype.layout().unwrap(), joint, base, coder, coded_low: false })
 }
 
 fn planes(width: u8, compressors: &[Compressor]) -> Recipe {
@@ -359,7 +365,7 @@ fn shared_sample(name: &'static str, dtype: Dtype, tables: Tables, signs: bool, 
     let n_column_classes = [2, 8, 4][tables as usize];
     let (raw, contexts) = classed(dtype, n_column_classes, rows);
     let coder = if tables == Tables::Rans12 { SymbolCoder::Rans12 } else { SymbolCoder::Rans8 };
-    let recipe = FieldRecipe { layout: dtype.layout().unwrap(), joint: 0, base: 0, coder };
+    let recipe = FieldRecipe { layout: dtype.layout().unwrap(), joint: 0, base: 0, coder, coded_low: false };
     let recipe = if rows { Recipe::Rows(recipe) } else { Recipe::Fields(recipe) };
     let shared = shared_tables(dtype, &raw, &contexts, tables, signs);
     let shape = Some(vec![48, 40]);
