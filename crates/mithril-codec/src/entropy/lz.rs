@@ -8,7 +8,7 @@ use crate::forever::stream;
 /// A general compressor.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Compressor {
-    /// zstd at a level from 1 to 22, with long-distance matching.
+    /// zstd at a level from 1 to 22; with long-distance matching unless the input is short.
     Zstd {
         /// zstd's own level.
         level: i32,
@@ -26,6 +26,10 @@ pub enum Compressor {
 
 /// Bytes up to which the dictionary of metadata is worth its time: what is longer hardly gains.
 pub const SHORT_METADATA: usize = 32 << 10;
+
+/// Fewer bytes hold no match that zstd would not find without its search for long ones, which takes time to start.
+#[cfg(feature = "zstd")]
+const MIN_LONG_DISTANCE: usize = 64 << 10;
 
 /// Largest window, as a power of two, that a zstd frame may ask for.
 #[cfg(any(feature = "zstd", feature = "brotli"))]
@@ -53,7 +57,8 @@ impl Compressor {
             Self::Zstd { level } => {
                 use zstd::zstd_safe::CParameter;
                 let mut compressor = zstd::bulk::Compressor::new(level).ok()?;
-                compressor.set_parameter(CParameter::EnableLongDistanceMatching(true)).ok()?;
+                let is_long = bytes.len() >= MIN_LONG_DISTANCE;
+                compressor.set_parameter(CParameter::EnableLongDistanceMatching(is_long)).ok()?;
                 compressor.set_parameter(CParameter::WindowLog(window_log(bytes.len()))).ok()?;
                 compressor.set_parameter(CParameter::ChecksumFlag(false)).ok()?;
                 compressor.compress(bytes).ok()

@@ -68,6 +68,9 @@ const UNTYPED_PIECE: usize = 32 << 10;
 /// Bytes that compressors are tried on.
 const PIECE: usize = 128 << 10;
 
+/// Bytes up to which all recipes are tried on a tensor that repeats itself.
+const SMALL: usize = 8 << 10;
+
 /// Smaller tensors are not searched for classes: tables would cost more than they save.
 const MIN_CLASSED: usize = 1 << 14;
 
@@ -126,6 +129,12 @@ fn planned(source: &[u8], len: usize, options: &FrameOptions, seen: Seen) -> Ten
     }
     let Some(layout) = dtype.layout() else { return without_fields(source, options) };
     let width = usize::from(layout.width);
+    if options.effort != Effort::Fast
+        && seen == Seen::All
+        && let Some(plan) = small(source, options, layout)
+    {
+        return plan;
+    }
     let sample = Sample::of(source, width);
     if width > 1 && sample.is_sparse() {
         let nonzero = Box::new(fast_fields(source, layout, options));
@@ -179,6 +188,30 @@ fn fast_field_recipe(source: &[u8], layout: Layout, options: &FrameOptions) -> F
         coder: SymbolCoder::Rans8,
         coded_low: options.effort != Effort::Fast,
     }
+}
+
+/// The smallest of all that may be done to a small tensor whose elements repeat themselves. So few bytes are coded faster
+/// than a sample of them is judged; but starting a compressor costs more than all else, so repeats must be there.
+fn small(source: &[u8], options: &FrameOptions, layout: Layout) -> Option<TensorPlan> {
+    if source.len() > SMALL || !sample::repeats_elements(source, usize::from(layout.width)) {
+        return None;
+    }
+    let width = layout.width;
+    let planes = |width: u8| Recipe::Planes { width, compressors: compressors(options) };
+    let fields = fast_fields(source, layout, options);
+    let mut candidates = vec![fields, planes(1)];
+    if width > 1 {
+        candidates.push(planes(width));
+        let palette = |otherwise: Recipe| Recipe::Palette {
+            width,
+            compressors: compressors(options),
+            otherwise: Box::new(otherwise),
+        };
+        candidates.push(palette(planes(1)));
+        candidates.push(Recipe::Sparse { width, nonzero: Box::new(palette(planes(1))) });
+    }
+    let recipe = candidates.into_iter().min_by_key(|recipe| coded_len(recipe, source))?;
+    Some(own_tables(recipe, source.len(), usize::from(width)))
 }
 
 /// A plan whose blocks share nothing, cut as evenly as whole vectors allow.

@@ -62,6 +62,20 @@ impl Sample {
     }
 }
 
+/// Whether fewer than half of the elements of a small tensor are distinct. Single bytes always are, so that they count
+/// by fours.
+pub(super) fn repeats_elements(source: &[u8], width: usize) -> bool {
+    let width = width.max(4);
+    let n = source.len() / width;
+    let mut seen = [0u64; 64];
+    for at in 0..n {
+        let hash = hash(read(source, width, at)) >> 52;
+        seen[hash as usize / 64] |= 1 << (hash % 64);
+    }
+    let distinct: u32 = seen.iter().map(|bits| bits.count_ones()).sum();
+    n >= 8 && (distinct as usize) * 2 < n
+}
+
 fn hash(value: u64) -> u64 {
     value.wrapping_mul(0x9E37_79B9_7F4A_7C15)
 }

@@ -207,3 +207,19 @@ fn rows_whose_low_bits_have_few_values_are_coded_apart() {
         assert!(len + 300 * 128 / 5 < fast, "{len} and {fast}");
     }
 }
+
+#[test]
+fn small_tensors_that_repeat_themselves_are_compressed() {
+    let values: Vec<f32> = weights(13, 3).collect();
+    let source = f32s((0..343).map(|i| if i % 5 == 0 { 0.0 } else { values[i * i % 13] }));
+    for len in [60, 588, 1372] {
+        let source = &source[..len];
+        let fast = frame_len(source, Dtype::F32, Effort::Fast, None);
+        for effort in [Effort::Balanced, Effort::Max] {
+            assert!(frame_len(source, Dtype::F32, effort, None) + len / 8 < fast, "{len} bytes");
+        }
+    }
+    // Without repeats nothing is tried.
+    let source = f32s(weights(500, 4));
+    assert!(matches!(plan(&source, Dtype::F32, Effort::Max, None).recipe, Recipe::Fields(_)));
+}
