@@ -1,6 +1,6 @@
 //! What to do with a tensor whose base is at hand.
 
-use super::{TensorPlan, block_len, coded_len, middle, prediction, tensor};
+use super::{TensorPlan, block_len, coded_len, middle, prediction, unpredicted};
 use crate::Error;
 use crate::options::{Effort, FrameOptions};
 use mithril_codec::Dtype;
@@ -66,7 +66,7 @@ fn without_prediction(
     base: &[u8],
     options: &FrameOptions,
 ) -> Result<(TensorPlan, Alone), Error> {
-    let mut plan = tensor(source, options)?;
+    let mut plan = unpredicted(source, options)?;
     let alone = Alone { recipe: plan.recipe.clone(), block_len: plan.block_len };
     let unit = options.dtype.unit_len();
     if plan.shared.is_empty() {

@@ -7,7 +7,7 @@
 //! |---|---|
 //! | fast | bit fields with a window per block, half floats with the sign in the field, palettes, sparse blocks, byte planes, zstd for data with repeats |
 //! | balanced | four row and column classes by quantiles, sign classes, low bytes that are no noise, rows with such or dead bits apart |
-//! | max | exponent and two mantissa bits as one of 256 symbols, classes refined by code length, brotli and zstd 19 |
+//! | max | exponent and two mantissa bits as one of 256 symbols, classes refined by code length, matrices of low rank, brotli and zstd 19 |
 
 mod classes;
 mod delta;
@@ -79,6 +79,15 @@ const MIN_CLASSED: usize = 1 << 14;
 /// # Errors
 /// `InvalidArgument` when the shape does not describe exactly these bytes.
 pub fn tensor(source: &[u8], options: &FrameOptions) -> Result<TensorPlan, Error> {
+    let plan = unpredicted(source, options)?;
+    if options.effort != Effort::Max || !options.byte_grouping || !prediction::may_pay(source, options) {
+        return Ok(plan);
+    }
+    Ok(prediction::instead_of(&plan, source, None, options).unwrap_or(plan))
+}
+
+/// As [`tensor`], but never by a prediction.
+fn unpredicted(source: &[u8], options: &FrameOptions) -> Result<TensorPlan, Error> {
     choose(source, options).map(|plan| within_limit(plan, options))
 }
 

@@ -31,6 +31,12 @@ pub(crate) const MAX_SHARED_SHARE: usize = 25;
 /// Ranks that are tried.
 const RANKS: [usize; 7] = [4, 8, 16, 32, 64, 96, 128];
 
+/// Rows that tell whether a low rank may pay.
+const TRIED_ROWS: usize = 256;
+
+/// What the first components of those rows may leave of them. Less than a fifth explained is a sixth of a bit.
+const MAX_LEFT_OVER: f64 = 0.8;
+
 /// Fewer rows or columns do not make a low rank pay.
 const MIN_SIDE: usize = 64;
 
@@ -82,6 +88,31 @@ pub(super) fn tensor(source: &[u8], base: &[u8], options: &FrameOptions) -> Opti
     let fits = section.len() <= source.len() * MAX_SHARED_SHARE / 100 && Shared::parse(&section).is_ok();
     let n_blocks = source.len().div_ceil(plan.block_len as usize) as u64;
     fits.then_some((plan, coded_len + section.len() as u64 + STATES_LEN * n_blocks))
+}
+
+/// Whether a matrix of low rank holds so much of a tensor that a prediction without a base may pay: some rows tell.
+pub(super) fn may_pay(source: &[u8], options: &FrameOptions) -> bool {
+    let Some(format) = Format::of(options.dtype).filter(|&format| format != Format::F16) else {
+        return false;
+    };
+    let n = source.len() / format.width();
+    let Some((n_rows, row_len)) = matrix_of(n, options.shape.as_deref()) else { return false };
+    if n < MIN_ELEMENTS || n_rows.min(row_len) < MIN_SIDE {
+        return false;
+    }
+    let tensor = Tensor { source, base: None, format, n_rows, row_len, has_rows: true };
+    let n_tried = TRIED_ROWS.min(n_rows);
+    let origin = Origin { from_base: false, decay: None };
+    // Rows of equal length, so that no large one stands for all.
+    let tried = |row: usize, out: &mut [f32]| {
+        tensor.residual(origin, row * n_rows / n_tried, out);
+        let length = out.iter().map(|x| f64::from(*x) * f64::from(*x)).sum::<f64>().sqrt();
+        #[expect(clippy::cast_possible_truncation, reason = "rounding is what is wanted")]
+        let factor = if length > 0.0 { (1.0 / length) as f32 } else { 0.0 };
+        out.iter_mut().for_each(|x| *x *= factor);
+    };
+    let found = Components::find(&Rows { n_rows: n_tried, row_len, row: &tried }, RANKS[0]);
+    found.left_over(RANKS[0]) < found.mean_square * MAX_LEFT_OVER
 }
 
 /// Rows and columns of a shape.

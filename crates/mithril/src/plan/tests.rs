@@ -223,3 +223,19 @@ fn small_tensors_that_repeat_themselves_are_compressed() {
     let source = f32s(weights(500, 4));
     assert!(matches!(plan(&source, Dtype::F32, Effort::Max, None).recipe, Recipe::Fields(_)));
 }
+
+#[test]
+fn a_matrix_of_low_rank_is_predicted_without_a_base() {
+    let (rows, columns, noise): (Vec<f32>, Vec<f32>, Vec<f32>) =
+        (weights(256, 1).collect(), weights(128, 2).collect(), weights(256 * 128, 3).collect());
+    let entry = |i: usize| rows[i / 128] * columns[i % 128] * 1e3 + noise[i] * 1e-2;
+    let source = f32s((0..256 * 128).map(entry));
+    let shape = Some([256, 128]);
+    assert!(matches!(plan(&source, Dtype::F32, Effort::Max, shape).recipe, Recipe::Predicted));
+    assert!(matches!(plan(&source, Dtype::F32, Effort::Balanced, shape).recipe, Recipe::Fields(_)));
+    let [max, balanced] =
+        [Effort::Max, Effort::Balanced].map(|effort| frame_len(&source, Dtype::F32, effort, shape));
+    assert!(max + source.len() / 20 < balanced, "{max} and {balanced}");
+    let noise = f32s(weights(256 * 128, 3));
+    assert!(!matches!(plan(&noise, Dtype::F32, Effort::Max, shape).recipe, Recipe::Predicted));
+}
