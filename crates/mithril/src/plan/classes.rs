@@ -1,7 +1,8 @@
 //! Classes of rows and columns whose tables code the top fields in the fewest bits.
 //!
-//! Rows start in four classes by the quantiles of their mean field, columns likewise. At `max` they then move, in a few
-//! rounds, to the class whose table codes them best (Lloyd's iteration on code length), rows and columns in turn.
+//! Rows start in quantiles of their mean field, of which neighbours are merged to the four classes with the shortest codes;
+//! columns likewise. At `max` they then move, in a few rounds, to the class whose table codes them best (Lloyd's iteration
+//! on code length), rows and columns in turn.
 
 use super::grid::{Grid, Matrix};
 use crate::options::Effort;
@@ -12,6 +13,9 @@ use mithril_codec::entropy::{log2_65536ths, rans12};
 
 /// Classes of rows, and of columns. More pay only for embeddings of more than ten million weights.
 const N_CLASSES: usize = 4;
+
+/// Quantiles of the mean field that are merged to classes: most rows are alike, and the few others differ much.
+const N_QUANTILES: usize = 16;
 
 /// Longest code in a search, in 256ths of a bit: a row of a million fields still adds up to 32 bits.
 const MAX_LENGTH: u32 = 4095;
@@ -35,9 +39,14 @@ pub(super) fn models(source: &[u8], recipe: &FieldRecipe, matrix: Matrix, effort
     let by_row = Grid::of_rows(source, recipe, matrix, effort);
     let by_column = Grid::of_columns(source, recipe, matrix, effort);
     let rounds = if effort == Effort::Max { 2 } else { 0 };
-    let mut row = Classes { rows: quantiles(&by_row.row_sums, N_CLASSES), columns: vec![0; matrix.row_len] };
+    let mut row =
+        Classes { rows: quantiles(&by_row.row_sums, N_QUANTILES), columns: vec![0; matrix.row_len] };
+    let of_rows = merged(&search.counts(&by_row, &row));
+    row.rows.iter_mut().for_each(|class| *class = of_rows[usize::from(*class)]);
     let mut column =
-        Classes { rows: vec![0; matrix.n_rows], columns: quantiles(&column_sums(&by_column), N_CLASSES) };
+        Classes { rows: vec![0; matrix.n_rows], columns: quantiles(&column_sums(&by_column), N_QUANTILES) };
+    let of_columns = merged(&search.counts(&by_column, &column));
+    column.columns.iter_mut().for_each(|class| *class = of_columns[usize::from(*class)]);
     for _ in 0..rounds {
         search.move_rows(&by_row, &mut row);
         search.move_columns(&by_column, &mut column);
@@ -310,6 +319,43 @@ fn code_lengths(counts: &[[u32; 256]], n_columns: usize, moving: Side) -> Vec<[u
     lengths
 }
 
+/// The class of each quantile, given their histograms: neighbours are merged so that all codes together are shortest.
+fn merged(counts: &[[u32; 256]]) -> Vec<u8> {
+    let n = counts.len();
+    // Least bits of the first quantiles in so many classes, and where the last of these starts.
+    let mut least: Vec<Vec<(u64, usize)>> = vec![vec![(u64::MAX, 0); n + 1]; N_CLASSES + 1];
+    least[0][0].0 = 0;
+    for from in 0..n {
+        let mut sum = [0; 256];
+        for (to, counts) in (from + 1..).zip(&counts[from..]) {
+            sum.iter_mut().zip(counts).for_each(|(sum, count)| *sum += count);
+            let bits = entropy_65536ths(&sum);
+            for class in 0..N_CLASSES {
+                let cost = least[class][from].0.saturating_add(bits);
+                if cost < least[class + 1][to].0 {
+                    least[class + 1][to] = (cost, from);
+                }
+            }
+        }
+    }
+    let n_classes = (1..=N_CLASSES).min_by_key(|&n_classes| least[n_classes][n].0).unwrap_or(1);
+    let mut classes = vec![0; n];
+    let mut to = n;
+    for class in (1..=n_classes).rev() {
+        let from = least[class][to].1;
+        classes[from..to].fill(u8::try_from(class - 1).unwrap_or(0));
+        to = from;
+    }
+    classes
+}
+
+/// Bits of fields with these counts, in 65536ths.
+fn entropy_65536ths(counts: &[u32; 256]) -> u64 {
+    let total: u64 = counts.iter().copied().map(u64::from).sum();
+    let spared = |&count: &u32| u64::from(count) * log2_65536ths(u64::from(count));
+    (total * log2_65536ths(total)).saturating_sub(counts.iter().filter(|&&count| count > 0).map(spared).sum())
+}
+
 /// Sum of every column's fields: all columns have equally many cells.
 fn column_sums(grid: &Grid) -> Vec<u64> {
     let mut sums = vec![0u32; grid.n_columns];
@@ -336,4 +382,28 @@ pub(super) fn quantiles(means: &[u64], n_classes: usize) -> Vec<u8> {
     }
     let class_of = |mean: &u64| bounds.iter().map(|bound| u8::from(bound <= mean)).sum();
     means.iter().map(class_of).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn neighbours_that_are_alike_are_merged() {
+        let mut counts = vec![[0; 256]; 16];
+        for (quantile, counts) in counts.iter_mut().enumerate() {
+            // One far off at either end, and a step within the others.
+            let field = match quantile {
+                0 => 10,
+                1..7 => 60,
+                7..15 => 62,
+                _ => 100,
+            };
+            counts[field] = 500;
+            counts[field + 1] = 500;
+        }
+        assert_eq!(merged(&counts), [0, 1, 1, 1, 1, 1, 1, 2, 2, 2, 2, 2, 2, 2, 2, 3]);
+        assert_eq!(merged(&counts[1..4]), [0, 0, 0]);
+        assert_eq!(merged(&counts[..1]), [0]);
+    }
 }

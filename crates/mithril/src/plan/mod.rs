@@ -6,7 +6,7 @@
 //! | effort | may use |
 //! |---|---|
 //! | fast | bit fields with a window per block, half floats with the sign in the field, palettes, sparse blocks, byte planes, zstd for data with repeats |
-//! | balanced | four row and column classes by quantiles, sign classes, low bytes that are no noise, rows with such or dead bits apart |
+//! | balanced | four row and column classes of merged quantiles, sign classes, low bytes that are no noise, rows with such or dead bits apart |
 //! | max | exponent and two mantissa bits as one of 256 symbols, classes refined by code length, matrices of low rank, brotli and zstd 19 |
 
 mod classes;
