@@ -48,7 +48,8 @@ pub(crate) fn tensor_against_and_alone(
     if source.len() != base.len() {
         return Err(Error::invalid(format!("base of {} bytes, tensor of {}", base.len(), source.len())));
     }
-    let predicted = if options.byte_grouping { prediction::tensor(source, base, options) } else { None };
+    let predicted =
+        if options.byte_grouping { prediction::tensor(source, Some(base), options) } else { None };
     let Some((predicted, len)) = predicted else { return without_prediction(source, base, options) };
     // What no block will use need not be planned well.
     let quick = FrameOptions { effort: Effort::Fast, ..options.clone() };
@@ -56,7 +57,7 @@ pub(crate) fn tensor_against_and_alone(
     if len * 4 > alone.least_len(source) as u64 * 3 {
         (plan, alone) = without_prediction(source, base, options)?;
     }
-    let plan = if len < prediction::sampled_len(&plan, source, base) { predicted } else { plan };
+    let plan = if len < prediction::sampled_len(&plan, source, Some(base)) { predicted } else { plan };
     Ok((plan, alone))
 }
 

@@ -83,7 +83,9 @@ pub fn tensor(source: &[u8], options: &FrameOptions) -> Result<TensorPlan, Error
     if options.effort != Effort::Max || !options.byte_grouping || !prediction::may_pay(source, options) {
         return Ok(plan);
     }
-    Ok(prediction::instead_of(&plan, source, None, options).unwrap_or(plan))
+    let predicted = prediction::tensor(source, None, options);
+    let smaller = predicted.filter(|&(_, len)| len < prediction::sampled_len(&plan, source, None));
+    Ok(smaller.map_or(plan, |(predicted, _)| predicted))
 }
 
 /// As [`tensor`], but never by a prediction.

@@ -49,10 +49,10 @@ const COMPARED: usize = 64 << 20;
 /// States of the coder in every block, and half a group of fill for some of its tables.
 const STATES_LEN: u64 = 320;
 
-/// A tensor with its base.
+/// A tensor with its base, if it has one.
 struct Tensor<'a> {
     source: &'a [u8],
-    base: &'a [u8],
+    base: Option<&'a [u8]>,
     format: Format,
     /// Rows and their length; one row where no shape is known.
     n_rows: usize,
@@ -60,14 +60,18 @@ struct Tensor<'a> {
     has_rows: bool,
 }
 
-/// Where predictions start from.
+/// Where predictions start from: the base, a decayed base, or zero without a base.
 #[derive(Debug, Clone, Copy, PartialEq)]
 struct Origin {
     decay: Option<f32>,
 }
 
-/// The plan of a tensor that can be predicted from its base, and about the bytes of its frame.
-pub(super) fn tensor(source: &[u8], base: &[u8], options: &FrameOptions) -> Option<(TensorPlan, u64)> {
+/// The plan of a tensor that can be predicted, from its base if it has one, and about the bytes of its frame.
+pub(super) fn tensor(
+    source: &[u8],
+    base: Option<&[u8]>,
+    options: &FrameOptions,
+) -> Option<(TensorPlan, u64)> {
     let format = Format::of(options.dtype)?;
     let n = source.len() / format.width();
     if options.effort == Effort::Fast || n < MIN_ELEMENTS || !source.len().is_multiple_of(format.width()) {
@@ -102,7 +106,7 @@ pub(super) fn may_pay(source: &[u8], options: &FrameOptions) -> bool {
     }
     let tensor = Tensor { source, base: None, format, n_rows, row_len, has_rows: true };
     let n_tried = TRIED_ROWS.min(n_rows);
-    let origin = Origin { from_base: false, decay: None };
+    let origin = Origin { decay: None };
     // Rows of equal length, so that no large one stands for all.
     let tried = |row: usize, out: &mut [f32]| {
         tensor.residual(origin, row * n_rows / n_tried, out);
@@ -112,7 +116,7 @@ pub(super) fn may_pay(source: &[u8], options: &FrameOptions) -> bool {
         out.iter_mut().for_each(|x| *x *= factor);
     };
     let found = Components::find(&Rows { n_rows: n_tried, row_len, row: &tried }, RANKS[0]);
-    found.left_over(RANKS[0]) < found.mean_square * MAX_LEFT_OVER
+    found.is_some_and(|found| found.left_over(RANKS[0]) < found.mean_square * MAX_LEFT_OVER)
 }
 
 /// Rows and columns of a shape.
@@ -125,7 +129,7 @@ fn matrix_of(n: usize, shape: Option<&[u64]>) -> Option<(usize, usize)> {
 }
 
 /// About the bytes of a frame by this plan.
-pub(super) fn sampled_len(plan: &TensorPlan, source: &[u8], base: &[u8]) -> u64 {
+pub(super) fn sampled_len(plan: &TensorPlan, source: &[u8], base: Option<&[u8]>) -> u64 {
     let block_len = plan.block_len as usize;
     let n_blocks = source.len().div_ceil(block_len);
     let n = COMPARED.div_ceil(block_len).min(n_blocks);
@@ -137,7 +141,7 @@ pub(super) fn sampled_len(plan: &TensorPlan, source: &[u8], base: &[u8]) -> u64 
             let block_idx = (2 * at + 1) * n_blocks / (2 * n);
             let range = block_idx * block_len..((block_idx + 1) * block_len).min(source.len());
             let first_byte = range.start as u64;
-            let place = Place { first_byte, next: &[], base: Some(&base[range.clone()]) };
+            let place = Place { first_byte, next: &[], base: base.map(|base| &base[range.clone()]) };
             raw += range.len() as u64;
             let block = &source[range];
             coded += encode_block(&plan.recipe, &plan.shared, place, block, scratch, &mut out) as u64;
@@ -211,9 +215,7 @@ impl Tensor<'_> {
     /// Starting points worth trying.
     fn origins(&self) -> Vec<Origin> {
         let mut origins = vec![Origin { decay: None }];
-        if self.format == Format::F16 {
-            return origins;
-        }
+        let Some(base) = self.base.filter(|_| self.format != Format::F16) else { return origins };
         let (mut products, mut squares) = (0.0, 0.0);
         let mut ratios = Vec::new();
         let mut one_sided = true;
@@ -224,7 +226,7 @@ impl Tensor<'_> {
             let (mut values, mut of_base) = ([0.0f32; PIECE], [0.0f32; PIECE]);
             let len = PIECE.min(n - first);
             self.subtract(self.source, first, -1.0, &mut values[..len]);
-            self.subtract(self.base, first, -1.0, &mut of_base[..len]);
+            self.subtract(base, first, -1.0, &mut of_base[..len]);
             for (&x, &b) in values.iter().zip(&of_base) {
                 let (x, b) = (f64::from(x), f64::from(b));
                 products += x * b;
@@ -276,7 +278,9 @@ impl Tensor<'_> {
         let first = row * self.row_len;
         out.fill(0.0);
         self.subtract(self.source, first, -1.0, out);
-        self.subtract(self.base, first, origin.decay.unwrap_or(1.0), out);
+        if let Some(base) = self.base {
+            self.subtract(base, first, origin.decay.unwrap_or(1.0), out);
+        }
     }
 
     /// Scales of the tensor, of these rows and of all columns; `None` if nothing is left to be coded.
@@ -337,7 +341,7 @@ impl Tensor<'_> {
         });
         Predictor {
             format: self.format,
-            from_base: true,
+            from_base: self.base.is_some(),
             decay: origin.decay,
             scale: i16::try_from((scales.tensor + bias - offset).clamp(-2000, 2000)).unwrap_or(0),
             matrix,
@@ -347,8 +351,8 @@ impl Tensor<'_> {
     fn count(&self, predictor: &Predictor, from: usize, to: usize, counts: &mut Counts) {
         let width = self.format.width();
         let range = from * self.row_len * width..to * self.row_len * width;
-        let base = &self.base[range.clone()];
-        count(predictor, from * self.row_len, Some(base), &self.source[range], counts);
+        let base = self.base.map(|base| &base[range.clone()]);
+        count(predictor, from * self.row_len, base, &self.source[range], counts);
     }
 
     /// About the bits of the tensor by a predictor: symbols of the sample, and its own size with its tables.
