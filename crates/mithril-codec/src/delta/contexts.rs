@@ -38,7 +38,8 @@ pub(crate) struct ContextRule {
     pub(crate) last: u8,
 }
 
-fn assign_by(number: Number, rule: Rule, first: u8, base: &[u8], out: &mut [u8]) {
+/// Writes the context of each element by one rule, whose first context has the number `first`.
+pub(super) fn assign_by(number: Number, rule: Rule, first: u8, base: &[u8], out: &mut [u8]) {
     let mask = number.magnitude(number.mask());
     let Rule { shift, low, cyclic, .. } = rule;
     let for_kernels = ContextRule { magnitude: mask, shift, low, cyclic, first, last: rule.n_contexts - 1 };

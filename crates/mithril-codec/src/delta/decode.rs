@@ -47,9 +47,8 @@ pub(crate) fn decode(
     };
     cursor.take(used)?;
     let planes = raw::planes(&mut cursor, &symbols.counts)?;
-    match words::kernels(number) {
-        Some(avx2) => words::apply(avx2, number, &tables, &symbols, &planes, base, out, scratch),
-        None => passes::apply(number, &tables, &symbols, &planes, base, out, scratch),
+    if !words::apply(number, &tables, &symbols, &planes, base, out, scratch) {
+        passes::apply(number, &tables, &symbols, &planes, base, out, scratch);
     }
     read_escapes(&mut cursor, number, n, out)?;
     let tail = &mut out[n * number.width..];

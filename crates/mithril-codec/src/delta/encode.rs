@@ -121,7 +121,13 @@ fn choose_centers(
 }
 
 /// The code of every element, and what is left below its sign.
-fn set_codes(number: Number, centers: &Centers, source: &[u8], base: &[u8], scratch: &mut Scratch) {
+pub(super) fn set_codes(
+    number: Number,
+    centers: &Centers,
+    source: &[u8],
+    base: &[u8],
+    scratch: &mut Scratch,
+) {
     let n = scratch.contexts.len();
     scratch.codes.resize(n, 0);
     for rest in &mut scratch.rests[..number.width] {

@@ -1,7 +1,7 @@
 //! What the encoder chooses for a block: rules, centers, windows of classes. Counted in integers.
 
 use super::header::{Context, EXACT_FROM, Rule, Rules};
-use super::{DeltaRecipe, Number};
+use super::{DeltaRecipe, MAX_CONTEXTS, Number, Scratch, contexts, encode};
 use crate::entropy::log2_65536ths;
 use crate::entropy::rans8::Frequencies;
 use crate::transform::fields::Layout;
@@ -272,16 +272,22 @@ pub fn sampled_bits(layout: Layout, source: &[u8], base: &[u8], n: usize) -> [u6
     let [_, fine] = rules;
     // The largest size that has a context of its own is one of the last.
     let first = (u64::from(fine.low) + u64::from(fine.n_contexts)).saturating_sub(SIZES as u64);
+    let by_half_octaves = Rule {
+        shift: fine.shift,
+        low: u16::try_from(first).unwrap_or(u16::MAX),
+        n_contexts: SIZES.to_le_bytes()[0],
+        cyclic: false,
+    };
+    let (elements, base) = (&source[..n_at_hand * number.width], &base[..n_at_hand * number.width]);
+    let mut sizes = vec![0; n_at_hand];
+    contexts::assign_by(number, by_half_octaves, 0, base, &mut sizes);
+    // Contexts tell centers apart, of which there are none here.
+    let mut scratch = Scratch { contexts: vec![0; n_at_hand], ..Scratch::default() };
+    encode::set_codes(number, &[(0, None); MAX_CONTEXTS], elements, base, &mut scratch);
     let mut counts = vec![[0u32; 256]; SIZES];
-    number.by_width(|number| {
-        for at in 0..n_at_hand {
-            let of_base = number.read(base, at);
-            let size = (number.magnitude(of_base) >> fine.shift).saturating_sub(first);
-            let size = usize::try_from(size).unwrap_or(usize::MAX).min(SIZES - 1);
-            let difference = number.difference(number.read(source, at), of_base);
-            counts[size][usize::from(code(number, difference))] += 1;
-        }
-    });
+    for (&size, &code) in sizes.iter().zip(&scratch.codes) {
+        counts[usize::from(size)][usize::from(code)] += 1;
+    }
     rules.map(|rule| {
         let mut of_contexts = vec![[0u32; 256]; usize::from(rule.n_contexts)];
         for (size, counts) in (first..).zip(&counts) {

@@ -52,9 +52,8 @@ pub(super) fn kernels(number: Number) -> Option<Avx2> {
     crate::arch::avx2().filter(|avx2| avx2.is_wide() && matches!(number.width, 2 | 4))
 }
 
-/// Moves every element of the base by its difference.
+/// Moves every element of the base by its difference, if there are kernels for that; returns whether.
 pub(super) fn apply(
-    avx2: Avx2,
     number: Number,
     tables: &[Context],
     symbols: &Symbols,
@@ -62,7 +61,8 @@ pub(super) fn apply(
     base: &[u8],
     out: &mut [u8],
     scratch: &mut Scratch,
-) {
+) -> bool {
+    let Some(avx2) = kernels(number) else { return false };
     let Scratch { contexts, bucketed, flags, symbols: codes, raw_bits: bits, .. } = scratch;
     let (codes_at, n_contexts) = join(avx2, tables, symbols, bucketed, flags, codes);
     let bits_at = raw::put_together(planes, SLACK, bits);
@@ -94,6 +94,7 @@ pub(super) fn apply(
     last_base[..last.len()].copy_from_slice(&base[last.clone()]);
     words(&last_contexts, &last_base[..word_len], &mut last_out[..word_len]);
     out[last.clone()].copy_from_slice(&last_out[..last.len()]);
+    true
 }
 
 /// Makes the codes of all elements of the contexts that have any, in the order of the coder. Returns these contexts, where

@@ -144,16 +144,18 @@ fn flag_classes(window: &Windows, codes: &[u8], n: usize, flags: &mut [u8], symb
     at
 }
 
-/// Appends bits to a string, which ends at a bit of this number.
+/// Appends `n` bits to a string, which ends at a bit of this number.
 #[inline(always)]
-fn append_bits(string: &mut [u8], at: usize, bits: u64) {
+fn append_bits(string: &mut [u8], at: usize, bits: u64, n: u32) {
     let bytes: &mut [u8; 9] = string[at / 8..].first_chunk_mut().expect("room for 64 bits more");
     let shift = at % 8;
     // Only the last byte is read, which the store before has written as a whole.
     let last = u64::from(bytes[0]) & ((1 << shift) - 1);
     let [low @ .., next] = bytes;
     *low = (last | bits << shift).to_le_bytes();
-    *next = (bits >> 1 >> (63 - shift)).to_le_bytes()[0];
+    if n > 56 {
+        *next = (bits >> 1 >> (63 - shift)).to_le_bytes()[0];
+    }
 }
 
 #[target_feature(enable = "avx512f,avx512bw,avx512vbmi2,avx2,bmi1,bmi2,popcnt,lzcnt")]
@@ -199,8 +201,9 @@ fn keep_bits<const WIDTH: usize>(
         for (plane, at) in (0u8..).zip(&mut kept.bits_at[..kept.n_bit_planes]) {
             let members = _mm512_cmpgt_epi8_mask(n_bits, byte(plane));
             let set = _mm512_test_epi8_mask(top, byte(1 << plane));
-            append_bits(kept.bits, *at, _pext_u64(set, members));
-            *at += members.count_ones() as usize;
+            let n = members.count_ones();
+            append_bits(kept.bits, *at, _pext_u64(set, members), n);
+            *at += n as usize;
         }
         for ((plane, at), rest) in (1u8..).zip(&mut kept.bytes_at[..kept.n_byte_planes]).zip(bytes) {
             let members = _mm512_cmpge_epu8_mask(lens, byte(8 * plane));
