@@ -184,8 +184,9 @@ fn next_of(plane: &mut &[u8], members: u64) -> __m512i {
     let n = members.count_ones();
     let (next, rest) = plane.split_at(n as usize);
     *plane = rest;
+    let first_lanes = _bzhi_u64(u64::MAX, n);
     // SAFETY: the mask reads only the `n` bytes of `next`.
-    let next = unsafe { _mm512_maskz_loadu_epi8(_bzhi_u64(u64::MAX, n), next.as_ptr().cast()) };
+    let next = unsafe { _mm512_maskz_loadu_epi8(first_lanes, next.as_ptr().cast()) };
     _mm512_maskz_expand_epi8(members, next)
 }
 
