@@ -121,7 +121,7 @@ pub(crate) struct SaveArguments {
     /// Deltas that a tensor may be away from one that is stored in full
     #[arg(long, default_value_t = 8, value_name = "N")]
     pub(crate) max_depth: u32,
-    /// Bytes that restoring a tensor may read, as a multiple of its full size
+    /// Bytes that restoring the checkpoint may read, as a multiple of what a full one takes
     #[arg(long, default_value_t = 1.5, value_name = "X")]
     pub(crate) max_restore_cost: f64,
     /// Delete all but the newest so many checkpoints afterwards

@@ -57,6 +57,11 @@ fn resolve(store: &CheckpointCompressor, key: &str) -> Result<String, Failure> {
     Ok(latest.ok_or_else(missing)?.key)
 }
 
+/// So many things, by their name for one.
+fn counted(n: usize, one: &str) -> String {
+    format!("{n} {one}{}", if n == 1 { "" } else { "s" })
+}
+
 /// What the library refused.
 fn failed(error: &CheckpointError) -> Failure {
     let message = error.to_string();

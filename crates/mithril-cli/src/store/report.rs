@@ -1,11 +1,11 @@
 //! What is in a store: `list`, `log`, `show`, `diff`, `stats`.
 
 use super::arguments::{DiffArguments, JsonArguments, LogArguments, ShowArguments, StatsArguments};
-use super::{failed, page, resolve};
+use super::{counted, failed, page, resolve};
 use crate::failure::{Failure, Fault, print, print_json, tell};
 use crate::table::Table;
 use mithril::checkpoint::blocking::CheckpointCompressor;
-use mithril::checkpoint::{CheckpointMeta, Manifest, StoredTensor};
+use mithril::checkpoint::{CheckpointMeta, Listing, Manifest, StoredTensor};
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
 
@@ -20,10 +20,21 @@ pub(super) fn list(store: &CheckpointCompressor, arguments: &JsonArguments) -> R
         print_json(&json!({ "checkpoints": checkpoints, "unreadable": unreadable }))?;
     } else {
         print(&table(&listing.checkpoints))?;
-        for (key, error) in &listing.unreadable {
-            tell(&format!("error: `{key}` cannot be read: {error}"));
+        tell_unreadable(&listing);
+        if listing.checkpoints.is_empty() && listing.unreadable.is_empty() {
+            tell(&format!("there is no checkpoint in `{}`", store.storage().location()));
         }
     }
+    refuse_unreadable(&listing)
+}
+
+fn tell_unreadable(listing: &Listing) {
+    for (key, error) in &listing.unreadable {
+        tell(&format!("error: `{key}` cannot be read: {error}"));
+    }
+}
+
+fn refuse_unreadable(listing: &Listing) -> Result<(), Failure> {
     if listing.unreadable.is_empty() { Ok(()) } else { Err(Failure::Reported(Fault::Input)) }
 }
 
@@ -124,7 +135,11 @@ pub(super) fn show(store: &CheckpointCompressor, arguments: &ShowArguments) -> R
     }
     fact("raw bytes", manifest.raw_len.to_string());
     fact("stored bytes", manifest.stored_len().to_string());
-    fact("restore reads", format!("{} bytes, {} deltas at most", manifest.restore_len(), manifest.depth()));
+    let deltas = match manifest.depth() {
+        0 => "no deltas".to_owned(),
+        depth => format!("{} at most", counted(depth as usize, "delta")),
+    };
+    fact("restore reads", format!("{} bytes, {deltas}", manifest.restore_len()));
     for object in manifest.own() {
         let file = object.file.as_deref().unwrap_or("tensors from memory");
         fact("data", format!("{} ({file})", object.object));
@@ -208,7 +223,8 @@ pub(super) fn diff(store: &CheckpointCompressor, arguments: &DiffArguments) -> R
             stored_len.to_string(),
         ]);
     }
-    print(&format!("{}{n_equal} tensors are equal\n", table.render()))
+    let is_or_are = if n_equal == 1 { "is" } else { "are" };
+    print(&format!("{}{} {is_or_are} equal\n", table.render(), counted(n_equal, "tensor")))
 }
 
 /// Says how large the store is.
@@ -242,9 +258,13 @@ pub(super) fn stats(store: &CheckpointCompressor, arguments: &StatsArguments) ->
         tell(&format!("wrote `{}`", path.display()));
     }
     if arguments.json {
-        return print_json(&value);
+        print_json(&value)?;
+        return refuse_unreadable(&listing);
     }
     let mut facts = Table::new(1, ["checkpoints", &metas.len().to_string()]);
+    if !listing.unreadable.is_empty() {
+        facts.push(["unreadable".to_owned(), listing.unreadable.len().to_string()]);
+    }
     facts.push(["raw bytes".to_owned(), raw_len.to_string()]);
     facts.push(["stored bytes".to_owned(), stored_len.to_string()]);
     facts.push(["ratio".to_owned(), ratio(raw_len, stored_len)]);
@@ -256,5 +276,7 @@ pub(super) fn stats(store: &CheckpointCompressor, arguments: &StatsArguments) ->
         let [kind, n, raw, stored] = cells;
         table.push([kind, n, raw, stored, ratio(raw_len, stored_len)]);
     }
-    print(&format!("{}\n{}", facts.render(), table.render()))
+    print(&format!("{}\n{}", facts.render(), table.render()))?;
+    tell_unreadable(&listing);
+    refuse_unreadable(&listing)
 }

@@ -9,7 +9,7 @@ use crate::output::{Output, Target};
 use crate::progress::Meter;
 use mithril::ReadAt;
 use mithril::checkpoint::blocking::CheckpointCompressor;
-use mithril::checkpoint::{CompressorConfig, Retention, SaveOptions};
+use mithril::checkpoint::{CheckpointError, CompressorConfig, Retention, SaveOptions};
 use std::fs::{self, File};
 use std::io::Write;
 use std::path::Path;
@@ -100,7 +100,13 @@ pub(super) fn load(url: &str, arguments: &LoadArguments) -> Result<(), Failure> 
 /// Writes one tensor.
 pub(super) fn extract(store: &CheckpointCompressor, arguments: &ExtractArguments) -> Result<(), Failure> {
     let key = resolve(store, &arguments.key)?;
-    let tensor = store.load_tensor(&key, &arguments.tensor).map_err(|error| failed(&error))?;
+    let tensor = store.load_tensor(&key, &arguments.tensor).map_err(|error| match &error {
+        // The key may be the wrong one as well.
+        CheckpointError::NotFound { .. } if store.manifest(&key).is_ok() => {
+            Failure::input(error.to_string()).with_hint(format!("`store show {key}` lists its tensors"))
+        }
+        error => failed(error),
+    })?;
     let mut output = Output::create(&Target::named(&arguments.output), arguments.force)?;
     let name = output.name().to_owned();
     let write = |output: &mut Output, bytes: &[u8]| {
@@ -114,7 +120,11 @@ pub(super) fn extract(store: &CheckpointCompressor, arguments: &ExtractArguments
         write(&mut output, &header)?;
     }
     write(&mut output, &tensor.data)?;
-    output.commit().map(|_| ())
+    output.commit()?;
+    if arguments.output.as_os_str() != "-" {
+        tell(&format!("wrote `{name}`"));
+    }
+    Ok(())
 }
 
 /// Writes all tensors as one file.

@@ -2,9 +2,10 @@
 
 use super::arguments::{GcArguments, KeyArguments, VerifyArguments};
 use super::report::meta_json;
-use super::{failed, resolve};
+use super::{counted, failed, resolve};
 use crate::failure::{Failure, Fault, print, print_json};
 use crate::progress::Meter;
+use mithril::ErrorKind;
 use mithril::checkpoint::blocking::CheckpointCompressor;
 use mithril::checkpoint::{GcOptions, VerifyOptions};
 use serde_json::json;
@@ -39,8 +40,9 @@ pub(super) fn verify(store: &CheckpointCompressor, arguments: &VerifyArguments) 
         }
         let (n_intact, n_damaged) = (report.intact.len(), report.damaged.len());
         text += &format!(
-            "{n_intact} checkpoints intact, {n_damaged} damaged; {} tensors decoded\n",
-            report.n_decoded
+            "{} intact, {n_damaged} damaged; {} decoded\n",
+            counted(n_intact, "checkpoint"),
+            counted(report.n_decoded, "tensor")
         );
         print(&text)?;
     }
@@ -52,7 +54,13 @@ pub(super) fn gc(store: &CheckpointCompressor, arguments: &GcArguments) -> Resul
     let options = GcOptions::default()
         .with_min_age(Duration::from_secs(arguments.min_age))
         .with_dry_run(arguments.dry_run);
-    let report = store.gc(&options).map_err(|error| failed(&error))?;
+    let report = store.gc(&options).map_err(|error| match error.kind() {
+        ErrorKind::Corrupt | ErrorKind::Truncated | ErrorKind::Unsupported => Failure::input(format!(
+            "{error}: nothing is removed while it is not known what a checkpoint needs"
+        ))
+        .with_hint("`store verify` names it; `store delete` removes it, if it is lost"),
+        _ => failed(&error),
+    })?;
     if arguments.json {
         return print_json(&json!({
             "dry_run": arguments.dry_run,
@@ -63,14 +71,15 @@ pub(super) fn gc(store: &CheckpointCompressor, arguments: &GcArguments) -> Resul
         }));
     }
     let verb = if arguments.dry_run { "would remove" } else { "removed" };
-    let mut text = format!("{verb} {} objects, {} bytes\n", report.removed.len(), report.removed_len);
+    let n_removed = counted(report.removed.len(), "object");
+    let mut text = format!("{verb} {n_removed}, {} bytes\n", report.removed_len);
     if report.leftover_len > 0 {
         text += &format!("removed {} bytes of temporary files\n", report.leftover_len);
     }
     if !report.too_young.is_empty() {
         text += &format!(
-            "{} objects belong to no checkpoint, but are younger than {} s\n",
-            report.too_young.len(),
+            "{} of no checkpoint left, younger than {} s: `--min-age` says otherwise\n",
+            counted(report.too_young.len(), "object"),
             arguments.min_age
         );
     }

@@ -135,14 +135,14 @@ fn several_files_and_retention() {
 #[test]
 fn damage_is_named_and_the_exit_code_says_so() {
     let directory = Directory::new("store-damage");
-    let (base, _) = base_and_tuned(&directory);
+    let (base, tuned) = base_and_tuned(&directory);
     let store = directory.path("store");
     check_done(&run(&["store", &store, "save", "step_1", &base]));
     let data = std::fs::read_dir(directory.path("store/data")).unwrap().next().unwrap().unwrap().path();
     let mut bytes = std::fs::read(&data).unwrap();
     let middle = bytes.len() / 2;
     bytes[middle] ^= 4;
-    std::fs::write(&data, bytes).unwrap();
+    std::fs::write(&data, &bytes).unwrap();
     let output = run(&["store", &store, "verify", "--json"]);
     assert_eq!(output.status.code(), Some(1));
     assert!(json(&output)["damaged"][0]["problems"][0].as_str().unwrap().contains("layer.0.matrix"));
@@ -152,6 +152,49 @@ fn damage_is_named_and_the_exit_code_says_so() {
         "layer.0.matrix",
     );
     assert!(!directory.names().contains(&"x".to_owned()), "nothing is written");
-    check_refused(&run(&["store", "ftp://x", "list"]), 2, "ftp");
+    // What is stored against it is named as well, though only deep checks read that.
+    bytes[middle] ^= 4;
+    std::fs::write(&data, &bytes).unwrap();
+    check_done(&run(&["store", &store, "save", "step_2", &tuned, "--previous", "step_1"]));
+    bytes[middle] ^= 4;
+    std::fs::write(&data, &bytes).unwrap();
+    let output = run(&["store", &store, "verify"]);
+    assert_eq!(output.status.code(), Some(1));
+    let said = text(&output.stdout);
+    assert!(
+        said.contains("step_2: ") && said.contains("of checkpoint `step_1`, in which it is damaged"),
+        "{said}"
+    );
+    assert!(said.contains("0 checkpoints intact, 2 damaged; "), "{said}");
+    check_refused(&run(&["store", "ftp://x", "list"]), 2, "cannot open `ftp://x`: its scheme");
     check_refused(&run(&["store", &directory.path("empty"), "show", "latest"]), 1, "there is no checkpoint");
+}
+
+#[test]
+fn what_cannot_be_read_is_told_and_can_be_deleted() {
+    let directory = Directory::new("store-unreadable");
+    let (base, tuned) = base_and_tuned(&directory);
+    let store = directory.path("store");
+    let on_store = |arguments: &[&str]| run(&[&["store", &store], arguments].concat());
+    let output = on_store(&["list"]);
+    check_done(&output);
+    assert!(text(&output.stderr).contains("there is no checkpoint in `local://"), "{}", text(&output.stderr));
+    check_done(&on_store(&["save", "step_1", &base]));
+    check_done(&on_store(&["save", "step_2", &tuned]));
+    let shown = on_store(&["show", "step_1"]);
+    assert!(check_done(&shown).contains(" bytes, no deltas"), "{}", text(&shown.stdout));
+    check_refused(&on_store(&["extract", "step_1", "nothing", "-o", "-"]), 1, "`store show step_1`");
+    directory.write("store/manifests/step_1.json", b"{");
+    for arguments in [&["list"][..], &["stats"], &["stats", "--json"]] {
+        let output = on_store(arguments);
+        assert_eq!(output.status.code(), Some(1), "{arguments:?}");
+        assert!(text(&output.stdout).contains("step_2") || arguments[0] == "stats");
+    }
+    assert!(text(&on_store(&["stats"]).stderr).contains("`step_1` cannot be read"));
+    check_refused(&on_store(&["gc"]), 1, "nothing is removed while");
+    check_done(&on_store(&["delete", "step_1"]));
+    let output = on_store(&["gc", "--min-age", "0"]);
+    assert!(check_done(&output).starts_with("removed 1 object, "), "{}", text(&output.stdout));
+    let listed = on_store(&["verify"]);
+    assert!(check_done(&listed).starts_with("1 checkpoint intact, 0 damaged"), "{}", text(&listed.stdout));
 }
