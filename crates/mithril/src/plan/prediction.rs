@@ -19,6 +19,9 @@ const MAX_WITHOUT_ROWS: usize = 1 << 22;
 /// Elements that candidates are compared by.
 const SAMPLED: usize = 1 << 16;
 
+/// Runs of rows that a sample has at most.
+const MAX_RUNS: usize = 512;
+
 /// Elements next to each other that are looked at together.
 const PIECE: usize = 128;
 
@@ -153,7 +156,7 @@ pub(super) fn sampled_len(plan: &TensorPlan, source: &[u8], base: Option<&[u8]>)
 impl Tensor<'_> {
     /// The plan, and about the bytes of its symbols and kept bits.
     fn plan(&self, effort: Effort) -> Option<(TensorPlan, u64)> {
-        let sampled = self.sampled_rows();
+        let sampled = self.sampled_rows(SAMPLED);
         // Where to start from is told with both lists of scales; then whether either can be left out.
         let mut best: Option<(u64, Origin)> = None;
         for origin in self.origins() {
@@ -168,18 +171,20 @@ impl Tensor<'_> {
         let (flattered, origin) = best?;
         // Scales of all rows: those of a sample flatter it.
         let scales = self.scales(&|row, out| self.residual(origin, row, out), &[(0, self.n_rows)])?;
+        // What they save may lie in a few rows, as in an embedding of which most rows were never touched.
+        let more = self.sampled_rows(SAMPLED.max(self.n_rows * self.row_len / 8));
         let lists: &[(bool, bool)] = &[(false, false), (true, false), (false, true), (true, true)];
         let lists = if self.has_rows { lists } else { &lists[..1] };
         let candidates = lists.iter().map(|&(rows, columns)| {
             let predictor = self.predictor(origin, &scales, rows, columns, None);
-            (self.cost(&predictor, &sampled), predictor)
+            (self.cost(&predictor, &more), predictor)
         });
-        let (cost, mut predictor) = candidates.min_by_key(|(cost, _)| *cost)?;
+        let (_, mut predictor) = candidates.min_by_key(|(cost, _)| *cost)?;
         if effort == Effort::Max
             && self.has_rows
             && self.n_rows.min(self.row_len) >= MIN_SIDE
             && self.format != Format::F16
-            && let Some(low_rank) = self.low_rank(origin, &scales, cost.min(flattered), &sampled)
+            && let Some(low_rank) = self.low_rank(origin, &scales, flattered, &sampled)
         {
             predictor = self.with_low_rank(origin, low_rank, &[(0, self.n_rows)])?;
         }
@@ -201,13 +206,13 @@ impl Tensor<'_> {
         Some((plan, len))
     }
 
-    /// Runs of rows that are looked at first; pieces of the only row where there are none.
-    fn sampled_rows(&self) -> Vec<(usize, usize)> {
+    /// Runs of rows with about so many elements, from all over the tensor; the only row where there are none.
+    fn sampled_rows(&self, n_elements: usize) -> Vec<(usize, usize)> {
         if !self.has_rows {
             return vec![(0, 1)];
         }
-        let n_runs = (SAMPLED / self.row_len).clamp(1, 64).min(self.n_rows);
-        let run = (SAMPLED / self.row_len / n_runs).max(1);
+        let n_runs = (n_elements / self.row_len).clamp(1, MAX_RUNS).min(self.n_rows);
+        let run = (n_elements / self.row_len / n_runs).max(1);
         let step = self.n_rows / n_runs;
         (0..n_runs).map(|at| (at * step, (at * step + run.min(step)).min(self.n_rows))).collect()
     }

@@ -128,7 +128,7 @@ pub(super) fn split_float<const WIDTH: usize>(
 /// The other way round: see `transform::fields::join_tiles`.
 #[target_feature(enable = "avx2,bmi1,bmi2,popcnt,lzcnt")]
 pub(super) fn join_float<const WIDTH: usize>(split: &FieldSplit, plane: &[u8], rest: &[u8], out: &mut [u8]) {
-    if is_whole::<WIDTH>(split) {
+    if is_whole(split) {
         join_float_by::<WIDTH, true>(split, plane, rest, out)
     } else {
         join_float_by::<WIDTH, false>(split, plane, rest, out)
@@ -136,11 +136,11 @@ pub(super) fn join_float<const WIDTH: usize>(split: &FieldSplit, plane: &[u8], r
 }
 
 /// Whether every group is a byte, so that nothing needs unpacking.
-pub(super) fn is_whole<const WIDTH: usize>(split: &FieldSplit) -> bool {
+pub(super) fn is_whole(split: &FieldSplit) -> bool {
     split.raw_sign
         && split.dead == 0
         && split.groups().all(|group| group.low % 8 == 0 && group.width() == 8)
-        && split.groups().count() == WIDTH - 1
+        && split.groups().count() + 1 == usize::from(split.layout.width)
 }
 
 #[inline]

@@ -53,14 +53,13 @@ impl Avx2 {
         let full = out.len() / (width * TILE) * TILE;
         let ((head, tail), (head_plane, tail_plane)) = (out.split_at_mut(full * width), plane.split_at(full));
         let (head_rest, tail_rest) = rest.split_at(split.rest_len(full));
-        let wide = is_float(split) && split.order == Order::Natural && self.is_wide();
+        // Where nothing needs unpacking, AVX2 is faster: 5.0 instead of 4.5 GB/s of bf16 at `balanced`.
+        let wide = self.is_wide() && is_float(split) && split.order == Order::Natural && !is_whole(split);
         match split.layout.width {
             // SAFETY: `wide` exists only when `detect` saw the features.
             2 if wide => unsafe { join_float_wide::<2>(split, head_plane, head_rest, head) },
             // SAFETY: as above.
-            4 if wide && !is_whole::<4>(split) => unsafe {
-                join_float_wide::<4>(split, head_plane, head_rest, head);
-            },
+            4 if wide => unsafe { join_float_wide::<4>(split, head_plane, head_rest, head) },
             // SAFETY: `self` exists only when `detect` saw the features.
             2 if is_float(split) => unsafe { join_float::<2>(split, head_plane, head_rest, head) },
             // SAFETY: as above.
