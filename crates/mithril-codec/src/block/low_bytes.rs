@@ -10,7 +10,7 @@ use super::fields::read_element;
 use super::output::{DoesNotFit, Output};
 use crate::CodecError;
 use crate::bytes::Cursor;
-use crate::entropy::log2_65536ths;
+use crate::entropy::order_0_65536ths;
 use crate::entropy::stream::{self, Allowed};
 use crate::transform::fields::FieldSplit;
 
@@ -55,7 +55,7 @@ pub(super) fn n_coded(split: &FieldSplit, elements: &[u8]) -> usize {
     for (at, counts) in counts.iter().enumerate() {
         let dead = u64::from(split.dead).saturating_sub(8 * at as u64).min(8);
         raw += ((8 - dead) << 16) * n_sampled as u64;
-        coded += entropy_65536ths(counts, n_sampled as u64);
+        coded += entropy_65536ths(counts);
         let saved = raw.saturating_sub(coded);
         if saved > best.0 {
             best = (saved, at + 1);
@@ -64,15 +64,10 @@ pub(super) fn n_coded(split: &FieldSplit, elements: &[u8]) -> usize {
     best.1
 }
 
-/// Bits of a plane with these counts, in 65536ths.
-fn entropy_65536ths(counts: &[u32; 256], n: u64) -> u64 {
-    let seen = counts.iter().copied().filter(|&count| count > 0).map(u64::from);
-    let (mut lengths, mut lacking) = (n * log2_65536ths(n), 0);
-    for count in seen {
-        lengths = lengths.saturating_sub(count * log2_65536ths(count));
-        lacking += LACKING;
-    }
-    lengths + lacking.saturating_sub(LACKING)
+/// Bits of a plane of which a sample has these counts, in 65536ths.
+fn entropy_65536ths(counts: &[u32; 256]) -> u64 {
+    let n_values = counts.iter().filter(|&&count| count > 0).count() as u64;
+    order_0_65536ths(counts) + n_values.saturating_sub(1) * LACKING
 }
 
 /// Whether the lowest bytes of a row are so few that it is better coded apart from others.

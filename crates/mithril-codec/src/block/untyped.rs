@@ -6,8 +6,8 @@
 
 use super::output::{DoesNotFit, Output};
 use super::planes;
-use crate::entropy::log2_65536ths;
 use crate::entropy::lz::Compressor;
+use crate::entropy::order_0_65536ths;
 use std::borrow::Cow;
 
 /// Widths of numbers that are looked for, each a divisor of the next one.
@@ -92,11 +92,8 @@ fn width_of_numbers(sample: &[u8]) -> u8 {
 
 /// What coding symbols of these counts takes, with their table.
 fn bits_65536ths(counts: &[u32; 256]) -> u64 {
-    let n: u64 = counts.iter().copied().map(u64::from).sum();
-    let of_counts = counts.iter().filter(|&&count| count > 0);
-    let n_values = of_counts.clone().count() as u64;
-    let of_counts: u64 = of_counts.map(|&count| u64::from(count) * log2_65536ths(u64::from(count))).sum();
-    (n * log2_65536ths(n)).saturating_sub(of_counts) + n_values * TABLE_ENTRY
+    let n_values = counts.iter().filter(|&&count| count > 0).count() as u64;
+    order_0_65536ths(counts) + n_values * TABLE_ENTRY
 }
 
 #[cfg(test)]

@@ -2,7 +2,7 @@
 
 use super::header::{Context, EXACT_FROM, Rule, Rules};
 use super::{DeltaRecipe, MAX_CONTEXTS, Number, Scratch, contexts, encode};
-use crate::entropy::log2_65536ths;
+use crate::entropy::order_0_65536ths;
 use crate::entropy::rans8::Frequencies;
 use crate::transform::fields::Layout;
 
@@ -242,10 +242,7 @@ fn window(number: Number, counts: &CodeCounts, low: usize, n_classes: usize, has
 
 /// Order-0 cost of symbols with these counts, in 256ths of a bit.
 pub(super) fn entropy_bits(counts: &[u32; 16]) -> u64 {
-    let total: u64 = counts.iter().map(|&count| u64::from(count)).sum();
-    let log_total = log2_65536ths(total);
-    let bits = |&count: &u32| u64::from(count) * log_total.saturating_sub(log2_65536ths(u64::from(count)));
-    counts.iter().filter(|count| **count > 0).map(bits).sum::<u64>() >> 8
+    order_0_65536ths(counts) >> 8
 }
 
 /// The table of a context whose elements are coded like this.

@@ -8,6 +8,13 @@ pub mod rans12;
 pub mod rans8;
 pub mod stream;
 
+/// What symbols with these counts take by an ideal coder that knows the counts, in 65536ths of a bit.
+pub fn order_0_65536ths(counts: &[u32]) -> u64 {
+    let n: u64 = counts.iter().copied().map(u64::from).sum();
+    let of_counts = counts.iter().copied().filter(|&count| count > 0).map(u64::from);
+    (n * log2_65536ths(n)).saturating_sub(of_counts.map(|count| count * log2_65536ths(count)).sum())
+}
+
 /// The binary logarithm of a count in 65536ths of a bit, by integers alone: what planners compare must not depend on a
 /// machine's mathematics library. Zero counts as one.
 pub fn log2_65536ths(count: u64) -> u64 {

@@ -75,6 +75,14 @@ impl Format {
         }
     }
 
+    /// Bits of a number.
+    const fn bits(self) -> u32 {
+        match self {
+            Self::Bf16 | Self::F16 => 16,
+            Self::F32 => 32,
+        }
+    }
+
     /// Bits of the mantissa.
     pub const fn mantissa(self) -> u32 {
         match self {

@@ -22,7 +22,7 @@ pub(super) const fn is_value(context: usize) -> bool {
 /// The word of an element that codes its own size: symbol, from bit 8 on how many bits it keeps. Then these bits.
 #[inline(always)]
 pub(super) fn value_word(format: Format, scale: i16, p: u32, x: u32) -> (u32, u32) {
-    let bits = 8 * format.width() as u32;
+    let bits = format.bits();
     let kept_len = format.mantissa() - 2;
     let magnitude = x & (u32::MAX >> (33 - bits));
     let size = (magnitude >> kept_len).cast_signed() - 2 * i32::from(scale) + i32::from(LOWEST_SIZE);
@@ -38,7 +38,7 @@ pub(super) fn value_word(format: Format, scale: i16, p: u32, x: u32) -> (u32, u3
 /// either, so that the compiler can make vectors of it.
 #[inline(always)]
 pub(super) fn distance_word(format: Format, detail: u8, p: u32, x: u32) -> (u32, u32) {
-    let above = 32 - 8 * format.width() as u32;
+    let above = 32 - format.bits();
     let magnitudes = (u32::MAX >> (above + 1)).cast_signed();
     // Numbers in their order, with all bits above theirs equal to their sign.
     let extended = |x: u32| (x << above).cast_signed() >> above;

@@ -270,7 +270,7 @@ fn with_part(name: &str, place: usize, part: &str) -> String {
 /// The places of a tensor of F32 that pairs are tried on: those of all tensors of a length are the same.
 fn tried_places(len: u64) -> Vec<Range<u64>> {
     if len <= TRIED_PLACES * TRIED_LEN {
-        return vec![0..len];
+        return std::iter::once(0..len).collect();
     }
     let place = |number: u64| {
         let start = (len - TRIED_LEN) * number / (TRIED_PLACES - 1) / 4 * 4;

@@ -9,7 +9,7 @@ use crate::options::Effort;
 use mithril_codec::Contexts;
 use mithril_codec::block::{FieldRecipe, SymbolCoder, SymbolTables};
 use mithril_codec::entropy::rans8::Window;
-use mithril_codec::entropy::{log2_65536ths, rans12};
+use mithril_codec::entropy::{log2_65536ths, order_0_65536ths, rans12};
 
 /// Classes of rows, and of columns. More pay only for embeddings of more than ten million weights.
 const N_CLASSES: usize = 4;
@@ -329,7 +329,7 @@ fn merged(counts: &[[u32; 256]]) -> Vec<u8> {
         let mut sum = [0; 256];
         for (to, counts) in (from + 1..).zip(&counts[from..]) {
             sum.iter_mut().zip(counts).for_each(|(sum, count)| *sum += count);
-            let bits = entropy_65536ths(&sum);
+            let bits = order_0_65536ths(&sum);
             for class in 0..N_CLASSES {
                 let cost = least[class][from].0.saturating_add(bits);
                 if cost < least[class + 1][to].0 {
@@ -347,13 +347,6 @@ fn merged(counts: &[[u32; 256]]) -> Vec<u8> {
         to = from;
     }
     classes
-}
-
-/// Bits of fields with these counts, in 65536ths.
-fn entropy_65536ths(counts: &[u32; 256]) -> u64 {
-    let total: u64 = counts.iter().copied().map(u64::from).sum();
-    let spared = |&count: &u32| u64::from(count) * log2_65536ths(u64::from(count));
-    (total * log2_65536ths(total)).saturating_sub(counts.iter().filter(|&&count| count > 0).map(spared).sum())
 }
 
 /// Sum of every column's fields: all columns have equally many cells.

@@ -51,12 +51,17 @@ pub(crate) fn tensor_against_and_alone(
     let predicted =
         if options.byte_grouping { prediction::tensor(source, Some(base), options) } else { None };
     let Some((predicted, len)) = predicted else { return without_prediction(source, base, options) };
-    // What no block will use need not be planned well.
-    let quick = FrameOptions { effort: Effort::Fast, ..options.clone() };
-    let (mut plan, mut alone) = without_prediction(source, base, &quick)?;
-    if len * 4 > alone.least_len(source) as u64 * 3 {
-        (plan, alone) = without_prediction(source, base, options)?;
+    if options.effort == Effort::Max {
+        // What few blocks will use, if any, need not be planned that well.
+        let quick = FrameOptions { effort: Effort::Balanced, ..options.clone() };
+        let (plan, alone) = without_prediction(source, base, &quick)?;
+        if len * 4 < alone.least_len(source) as u64 * 3
+            && len < prediction::sampled_len(&plan, source, Some(base))
+        {
+            return Ok((predicted, alone));
+        }
     }
+    let (plan, alone) = without_prediction(source, base, options)?;
     let plan = if len < prediction::sampled_len(&plan, source, Some(base)) { predicted } else { plan };
     Ok((plan, alone))
 }
