@@ -140,7 +140,7 @@ pub(super) fn sampled_len(plan: &TensorPlan, source: &[u8], base: Option<&[u8]>)
     let (mut raw, mut coded) = (0, 0);
     with_scratch(|scratch| {
         for at in 0..n {
-            // The middle one of as many as it stands for: the first rows of an embedding are often of their own kind.
+            // The middle one of as many as it stands for.
             let block_idx = (2 * at + 1) * n_blocks / (2 * n);
             let range = block_idx * block_len..((block_idx + 1) * block_len).min(source.len());
             let first_byte = range.start as u64;
@@ -171,7 +171,7 @@ impl Tensor<'_> {
         let (flattered, origin) = best?;
         // Scales of all rows: those of a sample flatter it.
         let scales = self.scales(&|row, out| self.residual(origin, row, out), &[(0, self.n_rows)])?;
-        // What they save may lie in a few rows, as in an embedding of which most rows were never touched.
+        // What they save may lie in a few rows of many.
         let more = self.sampled_rows(SAMPLED.max(self.n_rows * self.row_len / 8));
         let lists: &[(bool, bool)] = &[(false, false), (true, false), (false, true), (true, true)];
         let lists = if self.has_rows { lists } else { &lists[..1] };
