@@ -97,9 +97,16 @@ fn matrices_that_cannot_be_quantised_are_named() {
     assert!(told.contains("kept: `broken.weight`: it has weights that are no numbers"), "{told}");
     let report = json(&run(&["quantize", &model, "--snr", "20.5", "-o", &directory.path("out2"), "--json"]));
     assert_eq!(report["tensors"][0]["kept"], "it has weights that are no numbers");
-    let alone = directory.write("alone.safetensors", &safetensors(&[("b", "F32", &[64, 128], &broken)]));
     let out = directory.path("out3");
-    check_refused(&run(&["quantize", &alone, "--bpw", "4", "-o", &out]), 2, "no matrices of floats");
+    let check = |name: &str, weights: &[u8], reason: &str| {
+        let shape = [64, weights.len() as u64 / 256];
+        let alone = directory.write("alone.safetensors", &safetensors(&[(name, "F32", &shape, weights)]));
+        check_refused(&run(&["quantize", &alone, "--bpw", "4", "-o", &out]), 2, reason);
+    };
+    check("b", &broken, "`b` cannot be quantised: it has weights that are no numbers");
+    check("zeros", &[0; 64 * 256], "`zeros` cannot be quantised: its weights are all zero");
+    check("tiny", &1e-40f32.to_le_bytes().repeat(64 * 64), "too small for a step");
+    check("short", &good[..64 * 64], "no matrices of floats");
     assert!(!std::path::Path::new(&out).exists());
 }
 

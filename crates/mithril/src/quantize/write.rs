@@ -36,7 +36,7 @@ pub fn quantize(
     check(options)?;
     let Sorted { candidates, mut kept, refused } = sort(repository, options)?;
     if candidates.is_empty() {
-        return Err(Error::invalid(format!("`{}` has no matrices of floats", repository.path().display())));
+        return Err(nothing_to_quantise(&refused));
     }
     let relative = relative_step(&candidates, options.target)?;
     let references: Vec<_> = REFERENCES
@@ -93,6 +93,17 @@ pub fn quantize(
     let raw_len = repository.tensors().iter().map(|tensor| tensor.bytes.end - tensor.bytes.start).sum();
     let n_copied = kept.len();
     Ok(QuantizeReport { tensors, bits_per_weight, snr_db, references, raw_len, coded_len, n_copied })
+}
+
+/// Why no matrix of a model can be quantised.
+fn nothing_to_quantise(refused: &[TensorReport]) -> Error {
+    let Some(TensorReport { name, outcome: TensorOutcome::Kept(reason), .. }) = refused.first() else {
+        return Error::invalid("no matrices of floats (F32, F16, BF16) with 4096 weights in rows of 32");
+    };
+    match refused.len() - 1 {
+        0 => Error::invalid(format!("`{name}` cannot be quantised: {reason}")),
+        n => Error::invalid(format!("`{name}` cannot be quantised: {reason}; nor can {n} more")),
+    }
 }
 
 /// The formats that a report sets beside.

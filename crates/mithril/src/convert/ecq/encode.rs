@@ -90,10 +90,12 @@ pub fn encode(
         weight_map.extend(tensors.into_iter().map(|tensor| (tensor, name.clone())));
     }
     if !summary.tensors.iter().any(|tensor| matches!(tensor.outcome, Outcome::Coded { .. })) {
-        return Err(Error::invalid(format!(
-            "`{}` has no quantised weights that coding makes smaller",
-            path.display()
-        )));
+        return Err(Error::invalid(match summary.tensors.len() {
+            0 => "no quantised weights are there that it knows: MLX and GGUF, GPTQ, AWQ and compressed-tensors, \
+                  with scales that fit their codes"
+                .to_owned(),
+            n => format!("coding makes none of its {n} quantised matrices smaller"),
+        }));
     }
     summary.n_files = inputs.weights.len();
     summary.n_carried = inputs.carry(&output, &weight_map)?;
