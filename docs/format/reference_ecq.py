@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 import struct
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -34,7 +35,7 @@ from reference_decoder import (
 MAGIC = b"MECQ"
 HEADER_LEN = 64
 UNIT = 4
-AFFINE, MXFP4, MXFP8, NVFP4, LEVELS, BF16 = range(1, 7)
+AFFINE, MXFP4, MXFP8, NVFP4, LEVELS, BF16, CROSS_LEVELS = range(1, 8)
 DTYPE_IDS = {name: number for number, (name, _, _) in DTYPES.items()}
 # Bits of the codes of GGUF's blocks, by the number of their dtype.
 GGUF_BITS = {32: 4, 33: 4, 34: 5, 35: 5, 36: 8, 40: 4, 41: 5, 42: 6, 48: 4, 55: 4, 56: 4}
@@ -153,7 +154,7 @@ def read_matrix(file: EcqFile, name: str) -> Matrix:
     require(r.take(6) == bytes(6), "reserved bytes")
     require(r.number(8) == checksum(compressed[:56] + offsets_bytes + freq), "sum of a header")
     require(compressed_len == len(compressed), "compressed_len")
-    if layout > BF16 and layout not in GGUF_BITS:
+    if layout > CROSS_LEVELS and layout not in GGUF_BITS:
         raise Unsupported(f"layout {layout}")
     wanted = {MXFP4: 4, MXFP8: 8, NVFP4: 4, BF16: 12, **GGUF_BITS}.get(layout, bits)
     require(bits == wanted and low_bits == low_bits_of(layout, bits), "bits that do not fit the layout")
@@ -165,8 +166,9 @@ def read_matrix(file: EcqFile, name: str) -> Matrix:
     require(1 <= n_tables <= 16 and len(freq) == 16 * n_tables, "number of tables")
     tables = [Rans8Table(0, freq[16 * i : 16 * i + 16]) for i in range(n_tables)]
     require(len(low_plane) == rows * padded * low_bits // 8, "length of the low bits")
-    if layout in (LEVELS, BF16):
-        sides = checksum(file.get(f"{name}.levels") + file.get(f"{name}.scales"))
+    if layout in (LEVELS, BF16, CROSS_LEVELS):
+        parts = ["levels", "scales", "column_scales"]
+        sides = checksum(b"".join(file.get(f"{name}.{part}") for part in parts))
         require(side_sum == sides, "sum of levels and scales")
     else:
         require(side_sum == 0, "a sum of sides that there are none of")
@@ -256,8 +258,15 @@ def f32(value: float) -> float:
     return struct.unpack("<f", struct.pack("<f", value))[0]
 
 
+def bf16s(data: bytes) -> list[float]:
+    """Numbers whose two bytes are the upper ones of a single."""
+    require(len(data) % 2 == 0, "bytes of bf16 numbers")
+    words = struct.unpack(f"<{len(data) // 2}H", data)
+    return [struct.unpack("<f", struct.pack("<I", word << 16))[0] for word in words]
+
+
 def plain_weights(file: EcqFile, name: str) -> list[float]:
-    """Layouts 5 and 6: the weights themselves, as singles."""
+    """Layouts 5 to 7: the weights themselves, as singles."""
     matrix = read_matrix(file, name)
     levels = file.read(f"{name}.levels")
     weights: list[float] = []
@@ -270,6 +279,18 @@ def plain_weights(file: EcqFile, name: str) -> list[float]:
         for row, codes in enumerate(matrix.codes):
             scale = scales[row if len(scales) > 1 else 0]
             weights += [f32(scale * values[code]) for code in codes]
+    elif matrix.layout == CROSS_LEVELS:
+        values = struct.unpack(f"{len(levels)}b", levels)
+        require(len(values) == 1 << matrix.bits, "number of levels")
+        scales, column_scales = (bf16s(file.read(f"{name}.{part}")) for part in ("scales", "column_scales"))
+        require(len(scales) in (1, matrix.rows), "number of scales")
+        require(len(column_scales) == matrix.columns, "number of scales of columns")
+        require(all(math.isfinite(scale) for scale in scales), "a scale that is no number")
+        require(all(2**-126 <= scale < math.inf for scale in column_scales), "a scale of a column")
+        for row, codes in enumerate(matrix.codes):
+            scale = scales[row if len(scales) > 1 else 0]
+            for code, column in zip(codes, column_scales, strict=True):
+                weights.append(f32(f32(scale * column) * values[code]))
     else:
         require(len(levels) == 1, "the first exponent")
         for codes in matrix.codes:

@@ -8,7 +8,7 @@ use mithril::Dtype;
 use mithril::convert::ecq::{self, EcqFile, Layout, Outcome, SourceFormat, bit_packing};
 use mithril::convert::{OutputDirectory, Repository};
 use mithril::inference::{EntropyCodedLinear, WeightClass};
-use mithril::quantize::{Grid, QuantizeOptions, Target, TensorOutcome, quantize};
+use mithril::quantize::{Grid, QuantizeOptions, QuantizeReport, Target, TensorOutcome, quantize};
 use std::path::Path;
 
 type Failure = Box<dyn std::error::Error>;
@@ -76,6 +76,7 @@ pub(crate) fn all() -> Result<Vec<GoldenEcq>, Failure> {
     for grid in [Grid::Zero4, Grid::Halves5, Grid::Halves6, Grid::Zero8] {
         files.push(quantised(&place, grid)?);
     }
+    files.push(cross_levels(&place.join("levels_cross"))?);
     for (name, class) in [("entropy", WeightClass::EntropyCoded), ("fixed12", WeightClass::Fixed12)] {
         files.push(bf16(name, class)?);
     }
@@ -161,35 +162,64 @@ fn quantised(place: &Path, wanted: Grid) -> Result<GoldenEcq, Failure> {
 fn with_target(place: &Path, name: &str, wanted: Grid, quarters: u8) -> Result<Option<GoldenEcq>, Failure> {
     let mut numbers = Numbers::new(11);
     let mut weights = |n: usize, outlier: f32| -> Vec<u8> {
-        let one = |numbers: &mut Numbers| {
-            let sum: f32 = (0..8).map(|_| numbers.next(1 << 16) as f32 / 65536.0 - 0.5).sum();
-            if numbers.next(800) == 0 { outlier * sum } else { sum }
-        };
-        (0..n).flat_map(|_| one(&mut numbers).to_le_bytes()).collect()
+        (0..n).flat_map(|_| weight(&mut numbers, outlier).to_le_bytes()).collect()
     };
     let tensors: [Tensor; 2] = [
         ("a.weight".to_owned(), "F32", vec![48, 160], weights(48 * 160, 20.0)),
         ("b.weight".to_owned(), "F32", vec![70, 96], weights(70 * 96, 1e9)),
     ];
-    std::fs::create_dir_all(place.join("model"))?;
-    std::fs::write(place.join("model/model.safetensors"), safetensors_of(&tensors))?;
-    let output = OutputDirectory::create(&place.join("coded"), false)?;
-    let model = Repository::open(&place.join("model"))?;
-    let target = Target::BitsPerWeight(f64::from(quarters) / 4.0);
-    let report = quantize(&model, output, &QuantizeOptions::new(target), &|_| ())?;
+    let report = quantise_to(place, &tensors, f64::from(quarters) / 4.0)?;
     let is_wanted =
         |outcome: &TensorOutcome| matches!(outcome, TensorOutcome::Quantised { grid, .. } if *grid == wanted);
     if !report.tensors.iter().all(|tensor| is_wanted(&tensor.outcome)) {
         return Ok(None);
     }
+    Ok(Some(levels_of(place, name, &["a", "b"])?))
+}
+
+/// A weight of a bell; one in 800 is an outlier.
+fn weight(numbers: &mut Numbers, outlier: f32) -> f32 {
+    let sum: f32 = (0..8).map(|_| numbers.next(1 << 16) as f32 / 65536.0 - 0.5).sum();
+    if numbers.next(800) == 0 { outlier * sum } else { sum }
+}
+
+/// A matrix large enough for scales of rows and columns, which differ.
+fn cross_levels(place: &Path) -> Result<GoldenEcq, Failure> {
+    let mut numbers = Numbers::new(17);
+    let (rows, columns) = (300, 224);
+    let mut weights = Vec::with_capacity(4 * rows * columns);
+    for at in 0..rows * columns {
+        let factor = (1 + at / columns % 5) as f32 * (1 + at % columns % 7) as f32;
+        weights.extend((factor * weight(&mut numbers, 20.0)).to_le_bytes());
+    }
+    let tensors: [Tensor; 1] = [("a.weight".to_owned(), "F32", vec![rows, columns], weights)];
+    quantise_to(place, &tensors, 3.75)?;
+    let golden = levels_of(place, "levels_cross", &["a"])?;
+    let file = EcqFile::open(&place.join("coded/model.safetensors"))?.ok_or("it is entropy-coded")?;
+    if file.find("a.column_scales").is_none() {
+        return Err("levels_cross has no scales of columns".into());
+    }
+    Ok(golden)
+}
+
+fn quantise_to(place: &Path, tensors: &[Tensor], bits: f64) -> Result<QuantizeReport, Failure> {
+    std::fs::create_dir_all(place.join("model"))?;
+    std::fs::write(place.join("model/model.safetensors"), safetensors_of(tensors))?;
+    let output = OutputDirectory::create(&place.join("coded"), false)?;
+    let model = Repository::open(&place.join("model"))?;
+    Ok(quantize(&model, output, &QuantizeOptions::new(Target::BitsPerWeight(bits)), &|_| ())?)
+}
+
+/// A quantised file, and what its matrices stand for.
+fn levels_of(place: &Path, name: &str, matrices: &[&str]) -> Result<GoldenEcq, Failure> {
     let path = place.join("coded/model.safetensors");
     let file = EcqFile::open(&path)?.ok_or("it is entropy-coded")?;
     let mut restored = Vec::new();
-    for name in ["a", "b"] {
+    for name in matrices {
         let matrix = EntropyCodedLinear::from_file(&file, name)?;
         restored.extend(matrix.decode_rows(0..matrix.rows())?.iter().flat_map(|weight| weight.to_le_bytes()));
     }
-    Ok(Some(GoldenEcq { name: name.to_owned(), restored, file: std::fs::read(path)? }))
+    Ok(GoldenEcq { name: name.to_owned(), restored, file: std::fs::read(path)? })
 }
 
 /// bf16 weights, some of which have other exponents than the rest.

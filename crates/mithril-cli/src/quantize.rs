@@ -18,8 +18,8 @@ use std::path::{Path, PathBuf};
 This is lossy: weights come back changed. The error is printed, and stands in the header of the file. Matrices of floats
 are quantised; vectors, small tensors and what `--keep` names stay as they are, and so do matrices with NaN or infinite
 weights, which are named. A single weight far beyond all others is kept, and does not count in the error. For a size
-(`--bpw`, from 2.5 on) rows of layers have scales of their own, which is better for a model; for an error (`--snr`, `--like`)
-a tensor has one, which is better for its weights. All other commands are lossless.
+(`--bpw`, from 2.5 on) rows and columns of layers have scales of their own, which is better for a model; for an error
+(`--snr`, `--like`) a tensor has one, which is better for its weights. All other commands are lossless.
 
 Formats for `--like`: affine2-g64 to affine8-g64 (groups of 32, 64 and 128), mxfp4, nvfp4.
 

@@ -141,7 +141,7 @@ def matrices(place: Path, bits: float) -> tuple[Path, dict[str, np.ndarray]]:
 def parts_of(tensors: dict[str, np.ndarray], name: str) -> dict[str, bytes]:
     """The tensors of a matrix."""
     names = ("compressed", "stream_offsets", "freq", "low_bits", "levels", "scales", "biases", "zero_codes")
-    names += ("bias_residuals", "sub_scales", "sub_biases")
+    names += ("column_scales", "bias_residuals", "sub_scales", "sub_biases")
     return {part: tensors[f"{name}.{part}"].tobytes() for part in names if f"{name}.{part}" in tensors}
 
 

@@ -22,6 +22,8 @@ pub enum Layout {
     Levels,
     /// bf16 weights: exponents as symbols, signs and mantissas as low bits.
     Bf16,
+    /// Our own quantiser: scales for every row and for every column times a level for every code.
+    CrossLevels,
 }
 
 /// A plane of values beside the codes of a block format.
@@ -50,6 +52,7 @@ impl Layout {
             Self::MlxNvfp4 => 4,
             Self::Levels => 5,
             Self::Bf16 => 6,
+            Self::CrossLevels => 7,
             Self::Gguf(dtype) => dtype.id(),
         }
     }
@@ -64,6 +67,7 @@ impl Layout {
             4 => Self::MlxNvfp4,
             5 => Self::Levels,
             6 => Self::Bf16,
+            7 => Self::CrossLevels,
             id => Self::Gguf(Dtype::from_id(id).filter(|dtype| !Self::Gguf(*dtype).sides().is_empty())?),
         })
     }
@@ -78,6 +82,7 @@ impl Layout {
             Self::MlxNvfp4 => "nvfp4",
             Self::Levels => "levels",
             Self::Bf16 => "bf16",
+            Self::CrossLevels => "cross_levels",
             Self::Gguf(dtype) => dtype.name(),
         }
     }
@@ -97,7 +102,7 @@ impl Layout {
                 Dtype::Q8_0 => Some(8),
                 _ => None,
             },
-            Self::Codes | Self::MlxAffine | Self::Levels => None,
+            Self::Codes | Self::MlxAffine | Self::Levels | Self::CrossLevels => None,
         }
     }
 
@@ -137,10 +142,13 @@ mod tests {
 
     #[test]
     fn never_change_these_numbers() {
-        let own = [0, 1, 2, 3, 4, 5, 6].map(|id| Layout::from_id(id).unwrap());
-        assert_eq!(own.map(Layout::name), ["codes", "affine", "mxfp4", "mxfp8", "nvfp4", "levels", "bf16"]);
+        let own = [0, 1, 2, 3, 4, 5, 6, 7].map(|id| Layout::from_id(id).unwrap());
+        assert_eq!(
+            own.map(Layout::name),
+            ["codes", "affine", "mxfp4", "mxfp8", "nvfp4", "levels", "bf16", "cross_levels"]
+        );
         let known: Vec<u8> = (0..=255).filter(|&id| Layout::from_id(id).is_some()).collect();
-        assert_eq!(known, [0, 1, 2, 3, 4, 5, 6, 32, 33, 34, 35, 36, 40, 41, 42, 48, 55, 56]);
+        assert_eq!(known, [0, 1, 2, 3, 4, 5, 6, 7, 32, 33, 34, 35, 36, 40, 41, 42, 48, 55, 56]);
         for id in known {
             assert_eq!(Layout::from_id(id).unwrap().id(), id);
         }

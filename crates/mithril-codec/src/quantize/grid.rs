@@ -3,6 +3,7 @@
 use crate::ecq::Escape;
 use crate::entropy::log2_65536ths;
 use crate::entropy::rans8::Frequencies;
+use crate::narrow::to_bf16;
 
 /// A family of levels: how a code becomes a multiple of the step.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -24,6 +25,8 @@ pub struct Quantised {
     pub grid: Grid,
     /// What levels are multiplied by: one number for all rows, or one for each.
     pub scales: Vec<f32>,
+    /// What they are also multiplied by, for each column; nothing where columns have no steps of their own.
+    pub column_scales: Vec<f32>,
     /// The level of each code.
     pub levels: Vec<i8>,
     /// The code of each weight.
@@ -109,6 +112,16 @@ impl Grid {
     }
 }
 
+/// The steps of a matrix: that of a weight is its row's times its column's.
+#[derive(Debug, Clone, Copy)]
+pub struct Steps<'a> {
+    /// One for every row, or one for all.
+    pub rows: &'a [f32],
+    /// One for every column, or nothing if all are 1. Scales are rounded to bf16 then, so that every weight is an exact
+    /// product.
+    pub columns: &'a [f32],
+}
+
 /// Quantises the rows of a matrix with this step. A step of zero, and weights that are no numbers, are for the caller to
 /// keep out.
 ///
@@ -118,25 +131,42 @@ impl Grid {
 /// # Panics
 /// When the weights are no whole rows.
 pub fn quantize(grid: Grid, step: f32, outlier: f32, columns: usize, weights: &[f32]) -> Quantised {
-    quantize_rows(grid, &[step], outlier, columns, weights)
+    quantize_by(grid, Steps { rows: &[step], columns: &[] }, outlier, columns, weights)
 }
 
-/// As [`quantize`], with a step for every row, or one for all.
+/// As [`quantize`], with steps of rows and columns.
 ///
 /// # Panics
 /// When the weights are no whole rows, or have another number of steps.
-pub fn quantize_rows(grid: Grid, steps: &[f32], outlier: f32, columns: usize, weights: &[f32]) -> Quantised {
+pub fn quantize_by(grid: Grid, steps: Steps<'_>, outlier: f32, columns: usize, weights: &[f32]) -> Quantised {
     assert!(columns > 0 && weights.len().is_multiple_of(columns), "whole rows");
-    assert!(steps.len() == 1 || steps.len() == weights.len() / columns, "a step for every row, or one");
-    let step_of = |row: usize| if steps.len() == 1 { steps[0] } else { steps[row] };
+    let (n_row_steps, n_column_steps) = (steps.rows.len(), steps.columns.len());
+    assert!(n_row_steps == 1 || n_row_steps == weights.len() / columns, "a step for every row, or one");
+    assert!(n_column_steps == 0 || n_column_steps == columns, "a step for every column, or none");
+    let column_scales: Vec<f32> = steps.columns.iter().map(|&step| bf16_of(step)).collect();
+    let scale_of = |step: &f32| step / grid.units();
+    let scales: Vec<f32> = if column_scales.is_empty() {
+        steps.rows.iter().map(scale_of).collect()
+    } else {
+        steps.rows.iter().map(|step| bf16_of(scale_of(step))).collect()
+    };
+    let row_steps: Vec<f32> = if column_scales.is_empty() {
+        steps.rows.to_vec()
+    } else {
+        scales.iter().map(|scale| scale * grid.units()).collect()
+    };
+    let step_of = |row: usize| row_steps[if n_row_steps == 1 { 0 } else { row }];
+    // Factors of one change nothing.
+    let column_steps = if column_scales.is_empty() { vec![1.0; columns] } else { column_scales.clone() };
+    let reciprocals: Vec<f32> = column_steps.iter().map(|step| 1.0 / step).collect();
     let n_codes = 1 << grid.bits();
     let (mut sums, mut counts) = (vec![0f64; n_codes], vec![0u64; n_codes]);
     let mut codes = Vec::with_capacity(weights.len());
     let mut escapes = Vec::new();
     for (row, weights) in weights.chunks_exact(columns).enumerate() {
         let reciprocal = 1.0 / step_of(row);
-        for (column, &weight) in weights.iter().enumerate() {
-            let x = weight * reciprocal;
+        for (column, (&weight, own)) in weights.iter().zip(&reciprocals).enumerate() {
+            let x = weight * (reciprocal * own);
             let (code, is_beyond) = grid.code(x);
             codes.push(code);
             if is_beyond || weight.abs() > outlier {
@@ -148,7 +178,6 @@ pub fn quantize_rows(grid: Grid, steps: &[f32], outlier: f32, columns: usize, we
         }
     }
     let levels = grid.levels(&sums, &counts);
-    let scales = steps.iter().map(|step| step / grid.units()).collect();
     let (mut squared_error, mut energy) = (0f64, 0f64);
     // In steps, whose squares are single-precision numbers whatever the weights are.
     let unit = grid.units().recip();
@@ -160,10 +189,10 @@ pub fn quantize_rows(grid: Grid, steps: &[f32], outlier: f32, columns: usize, we
         let reciprocal = 1.0 / step;
         // Partial sums in single precision are exact enough for a row, and fast.
         let (mut row_error, mut row_energy) = (0f32, 0f32);
-        for (column, (&weight, &code)) in row.iter().zip(codes).enumerate() {
+        for (column, ((&weight, &code), own)) in row.iter().zip(codes).zip(&column_steps).enumerate() {
             let x = weight * reciprocal;
             if kept.next_if(|escape| escape.row == row_idx && escape.column == column).is_none() {
-                let error = x - unit * f32::from(levels[usize::from(code)]);
+                let error = x - own * (unit * f32::from(levels[usize::from(code)]));
                 row_error += error * error;
             }
             if weight.abs() <= outlier {
@@ -175,7 +204,12 @@ pub fn quantize_rows(grid: Grid, steps: &[f32], outlier: f32, columns: usize, we
         energy += f64::from(row_energy) * square;
     }
     let bits = coded_bits(grid, &codes) + 64.0 * escapes.len() as f64;
-    Quantised { grid, scales, levels, codes, escapes, squared_error, energy, bits }
+    Quantised { grid, scales, column_scales, levels, codes, escapes, squared_error, energy, bits }
+}
+
+/// The nearest bf16, as a single.
+fn bf16_of(value: f32) -> f32 {
+    f32::from_bits(u32::from(to_bf16(value.to_bits())) << 16)
 }
 
 /// Bits of codes with the frequencies that they would get.
@@ -197,7 +231,13 @@ impl Quantised {
         let mut weights = Vec::with_capacity(self.codes.len());
         for (row, codes) in self.codes.chunks_exact(columns).enumerate() {
             let scale = self.scales[if self.scales.len() == 1 { 0 } else { row }];
-            weights.extend(codes.iter().map(|&code| scale * f32::from(self.levels[usize::from(code)])));
+            let level = |&code: &u8| f32::from(self.levels[usize::from(code)]);
+            if self.column_scales.is_empty() {
+                weights.extend(codes.iter().map(|code| scale * level(code)));
+            } else {
+                let pairs = codes.iter().zip(&self.column_scales);
+                weights.extend(pairs.map(|(code, column)| scale * column * level(code)));
+            }
         }
         for escape in &self.escapes {
             weights[escape.row * columns + escape.column] = escape.value;
@@ -259,7 +299,8 @@ mod tests {
             row.iter_mut().for_each(|weight| *weight *= factor);
         }
         let steps: Vec<f32> = factors.iter().map(|factor| 0.33 * factor).collect();
-        let quantised = quantize_rows(Grid::Halves5, &steps, f32::MAX, 256, &weights);
+        let by_rows = Steps { rows: &steps, columns: &[] };
+        let quantised = quantize_by(Grid::Halves5, by_rows, f32::MAX, 256, &weights);
         let decoded = quantised.decode(256);
         let error = |row: usize| {
             let pairs = weights[256 * row..][..256].iter().zip(&decoded[256 * row..]);
@@ -270,6 +311,41 @@ mod tests {
         assert!((sum / quantised.squared_error - 1.0).abs() < 1e-3);
         for row in 0..256 {
             assert!((0.05..0.13).contains(&error(row)), "row {row}: {}", error(row));
+        }
+    }
+
+    #[test]
+    fn columns_with_steps_of_their_own_have_errors_in_proportion() {
+        let mut weights = bell(1 << 16);
+        weights[99] = 1e6;
+        let factors: Vec<f32> = (0..128u16).map(|column| 0.5 + f32::from(column % 8)).collect();
+        for row in weights.chunks_exact_mut(128) {
+            row.iter_mut().zip(&factors).for_each(|(weight, factor)| *weight *= factor);
+        }
+        for grid in Grid::ALL {
+            let steps = Steps { rows: &[0.33], columns: &factors };
+            let quantised = quantize_by(grid, steps, f32::MAX, 128, &weights);
+            let decoded = quantised.decode(128);
+            let pairs = || weights.iter().zip(&decoded).enumerate();
+            let square = |(a, b): (&f32, &f32)| f64::from(a - b).powi(2);
+            let error: f64 = pairs().map(|(_, pair)| square(pair)).sum();
+            assert!((error / quantised.squared_error - 1.0).abs() < 1e-3, "{grid:?}");
+            for (column, factor) in factors.iter().enumerate() {
+                let own = pairs().filter(|(at, _)| at % 128 == column);
+                let own = own.map(|(_, pair)| square(pair)).sum::<f64>() / 512.0;
+                let relative = own / (0.33 * f64::from(*factor)).powi(2);
+                assert!((0.05..0.13).contains(&relative), "{grid:?}, column {column}: {relative}");
+            }
+            assert_eq!(decoded[99], weights[99], "weights beyond all levels are kept");
+            // Three bf16 or 8-bit numbers have an exact product in singles, in any order.
+            let is_kept =
+                |at: usize| quantised.escapes.iter().any(|escape| 128 * escape.row + escape.column == at);
+            for (at, (weight, code)) in decoded.iter().zip(&quantised.codes).enumerate().step_by(97) {
+                let level = f64::from(quantised.levels[usize::from(*code)]);
+                let exact =
+                    f64::from(quantised.scales[0]) * f64::from(quantised.column_scales[at % 128]) * level;
+                assert!(is_kept(at) || f64::from(*weight).to_bits() == exact.to_bits());
+            }
         }
     }
 

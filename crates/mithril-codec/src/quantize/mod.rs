@@ -4,8 +4,8 @@
 //! whole tensor is the best there is for a squared error (0.25 bits above what any quantiser can reach). Levels are not
 //! the middles of their intervals but the means of the weights in them.
 //!
-//! * [`Grid`]: which levels there are; [`quantize()`]: weights to codes, [`quantize_rows`]: with a step for each row;
-//!   [`Quantised::decode`] back.
+//! * [`Grid`]: which levels there are; [`quantize()`]: weights to codes, [`quantize_by`]: with
+//!   [`Steps`] of rows and columns; [`Quantised::decode`] back.
 //! * [`mod@reference`]: what MLX's own formats make of the same weights, to compare with.
 //!
 //! Everything here is lossy. Results depend on floating point only in the order that the code states, so every machine
@@ -14,4 +14,4 @@
 mod grid;
 pub mod reference;
 
-pub use grid::{Grid, Quantised, quantize, quantize_rows};
+pub use grid::{Grid, Quantised, Steps, quantize, quantize_by};

@@ -29,16 +29,15 @@ pub struct MatrixHeader {
     pub side_sum: SideSum,
 }
 
-/// The checksum of levels and row scales, one behind the other.
+/// The checksum of levels, row scales and column scales, one behind the other.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct SideSum(pub u64);
 
 impl SideSum {
     /// The sum of these.
-    pub fn of(levels: &[u8], scales: &[u8]) -> Self {
+    pub fn of(sides: &[&[u8]]) -> Self {
         let mut sum = Checksummer::default();
-        sum.update(levels);
-        sum.update(scales);
+        sides.iter().for_each(|side| sum.update(side));
         Self(sum.finish())
     }
 }

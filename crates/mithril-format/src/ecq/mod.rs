@@ -25,6 +25,8 @@ pub const FREQ: &str = ".freq";
 pub const LOW_BITS: &str = ".low_bits";
 /// What scales are called, of rows or of groups.
 pub const SCALES: &str = ".scales";
+/// What the scales of columns are called.
+pub const COLUMN_SCALES: &str = ".column_scales";
 /// What the biases of groups are called.
 pub const BIASES: &str = ".biases";
 /// What zero codes are called: biases as multiples of scales.

@@ -2,6 +2,7 @@
 
 use super::parts::bf16_parts;
 use crate::Error;
+use crate::convert::ecq::levels::Levels;
 use crate::convert::ecq::{EcqFile, MatrixParts, NewPart};
 use crate::options::thread_count;
 use crate::pipeline::tasks;
@@ -9,7 +10,7 @@ use mithril_codec::ecq::gemv::{Activations, Exponents, MAX_COLUMNS};
 use mithril_codec::ecq::{Coded, Escape, low_bits};
 use mithril_codec::quantised::Layout;
 use mithril_format::ecq::{
-    COMPRESSED, FREQ, LEVELS, LOW_BITS, MatrixHeader, SCALES, STREAM_OFFSETS, SideSum, damaged,
+    COLUMN_SCALES, COMPRESSED, FREQ, LEVELS, LOW_BITS, MatrixHeader, SCALES, STREAM_OFFSETS, SideSum, damaged,
 };
 use std::ops::Range;
 use std::sync::{Mutex, PoisonError};
@@ -33,13 +34,11 @@ pub struct EntropyCodedLinear {
     pub(super) parts: MatrixParts,
     pub(super) header: MatrixHeader,
     class: WeightClass,
-    /// The values of codes, or the first exponent.
-    pub(super) levels: Vec<i8>,
-    /// One for all rows, or one for each.
-    pub(super) scales: Vec<f32>,
+    /// The values of codes and what scales them; or the first exponent, and nothing.
+    pub(super) levels: Levels,
     /// Weights beside the codes, by row and column.
     escapes: Vec<Escape>,
-    /// What each of them adds to what its code already counts.
+    /// What each of them adds to what its code already counts, for the input times the scale of its column.
     corrections: Vec<f32>,
     bias: Option<Vec<f32>>,
 }
@@ -75,7 +74,7 @@ impl EntropyCodedLinear {
                 })
             })
         };
-        let suffixes = [COMPRESSED, STREAM_OFFSETS, FREQ, LOW_BITS, LEVELS, SCALES];
+        let suffixes = [COMPRESSED, STREAM_OFFSETS, FREQ, LOW_BITS, LEVELS, SCALES, COLUMN_SCALES];
         let parts =
             suffixes.iter().filter_map(|suffix| part(suffix)).collect::<Result<Vec<NewPart>, Error>>()?;
         Self::from_parts(name, parts)
@@ -98,33 +97,27 @@ impl EntropyCodedLinear {
             freq: take(FREQ),
             low_bits: take(LOW_BITS),
         };
-        let (levels, scales) = (take(LEVELS), take(SCALES));
+        let sides = [take(LEVELS), take(SCALES), take(COLUMN_SCALES)];
         let (header, coded) = matrix.read(name)?;
-        let (rows, columns) = (header.shape.rows(), header.shape.columns());
-        if SideSum::of(&levels, &scales) != header.side_sum {
-            return Err(damaged(name, "checksum of its levels and scales").into());
-        }
-        let scales: Vec<f32> = scales.as_chunks().0.iter().map(|bytes| f32::from_le_bytes(*bytes)).collect();
-        let (n_levels, n_scales) = (levels.len(), scales.len());
-        let is_fixed = header.layout == Layout::Bf16 && is_packed(&coded);
-        let class = match header.layout {
-            Layout::Levels if n_levels == 1 << header.bits && (n_scales == 1 || n_scales == rows) => {
-                WeightClass::Levels
+        let [levels, scales, column_scales] = &sides;
+        let (class, levels) = match header.layout {
+            Layout::Levels | Layout::CrossLevels => {
+                (WeightClass::Levels, Levels::read(name, &header, levels, scales, column_scales)?)
             }
-            Layout::Bf16 if n_levels == 1 && n_scales == 0 => {
-                if is_fixed {
-                    WeightClass::Fixed12
-                } else {
-                    WeightClass::EntropyCoded
+            Layout::Bf16 if levels.len() == 1 && scales.is_empty() && column_scales.is_empty() => {
+                if SideSum::of(&[levels]) != header.side_sum {
+                    return Err(damaged(name, "checksum of its first exponent").into());
                 }
+                let values = levels.iter().map(|first| first.cast_signed()).collect();
+                let class = if is_packed(&coded) { WeightClass::Fixed12 } else { WeightClass::EntropyCoded };
+                (class, Levels { values, scales: Vec::new(), column_scales: Vec::new() })
             }
             _ => return Err(damaged(name, "it has no levels and is not bf16").into()),
         };
-        if columns > MAX_COLUMNS || scales.iter().any(|scale| !scale.is_finite()) {
-            return Err(damaged(name, "too many columns, or a scale that is no number").into());
+        if header.shape.columns() > MAX_COLUMNS {
+            return Err(damaged(name, "too many columns").into());
         }
         let refused = |error: mithril_codec::CodecError| Error::from(damaged(name, error));
-        let levels: Vec<i8> = levels.into_iter().map(u8::cast_signed).collect();
         let mut symbols = Vec::new();
         let (mut escapes, mut corrections) = (Vec::new(), Vec::new());
         let (shape, padded) = (header.shape, header.shape.padded_columns());
@@ -133,21 +126,21 @@ impl EntropyCodedLinear {
             symbols.resize(shape.n_symbols(block), 0);
             coded.decode_symbols(block..block + 1, &mut symbols).map_err(refused)?;
             for escape in coded.escapes(block).map_err(refused)? {
-                let mut counted = 0.0;
+                let (mut counted, mut column) = (0.0, 1.0);
                 if class == WeightClass::Levels {
                     let (len, n_low) = (shape.low_row_len(), shape.low_bits());
                     low_bits::unpack(n_low, &matrix.low_bits[escape.row * len..][..len], &mut low);
                     let symbol = symbols[(escape.row - shape.rows_of(block).start) * padded + escape.column];
                     let code = usize::from(symbol) << n_low | usize::from(low[escape.column]);
-                    let scale = scales.get(escape.row).or(scales.first()).copied().unwrap_or(0.0);
-                    counted = scale * f32::from(levels[code]);
+                    column = levels.column_scales.get(escape.column).copied().unwrap_or(1.0);
+                    counted = levels.scale(escape.row) * column * f32::from(levels.values[code]);
                 }
                 escapes.push(escape);
-                corrections.push(escape.value - counted);
+                corrections.push((escape.value - counted) / column);
             }
         }
         let name = name.to_owned();
-        Ok(Self { name, parts: matrix, header, class, levels, scales, escapes, corrections, bias: None })
+        Ok(Self { name, parts: matrix, header, class, levels, escapes, corrections, bias: None })
     }
 
     /// Adds a bias.
@@ -184,8 +177,8 @@ impl EntropyCodedLinear {
             + parts.stream_offsets.len()
             + parts.freq.len()
             + parts.low_bits.len()
-            + self.levels.len()
-            + 4 * self.scales.len()
+            + self.levels.values.len()
+            + 4 * (self.levels.scales.len() + self.levels.column_scales.len())
             + (size_of::<Escape>() + 4) * self.escapes.len()
     }
 
@@ -197,7 +190,7 @@ impl EntropyCodedLinear {
         let n = self.batch(x, out)?;
         if n == 1 && self.class != WeightClass::Levels {
             let arranged = Activations::new(x, self.header.shape.padded_columns());
-            let exponents = Exponents::new(self.levels.first().copied().unwrap_or(0).cast_unsigned());
+            let exponents = self.exponents();
             self.for_each_rows(out, threads, |coded, blocks, out| {
                 coded.dot_bf16(blocks, &exponents, &arranged, out)
             })?;
@@ -222,12 +215,19 @@ impl EntropyCodedLinear {
         let (rows, columns) = (self.rows(), self.columns());
         let mut sums = vec![0i32; rows];
         for (x, out) in x.chunks_exact(columns).zip(out.chunks_exact_mut(rows)) {
+            let scaled: Vec<f32>;
+            let x = if self.levels.column_scales.is_empty() {
+                x
+            } else {
+                scaled = x.iter().zip(&self.levels.column_scales).map(|(x, column)| x * column).collect();
+                scaled.as_slice()
+            };
             let (activations, step) = eight_bits(x, self.header.shape.padded_columns());
             self.for_each_rows(&mut sums, threads, |coded, blocks, out| {
-                coded.dot_levels(blocks, &self.levels, &activations, out)
+                coded.dot_levels(blocks, &self.levels.values, &activations, out)
             })?;
             for (row, (out, &sum)) in out.iter_mut().zip(&sums).enumerate() {
-                *out = sum as f32 * (self.scale(row) * step);
+                *out = sum as f32 * (self.levels.scale(row) * step);
             }
             for (escape, correction) in self.escapes.iter().zip(&self.corrections) {
                 out[escape.row] += correction * (f32::from(activations[escape.column]) * step);
@@ -291,13 +291,10 @@ impl EntropyCodedLinear {
             for (row, (codes, out)) in
                 rows.clone().zip(codes.chunks_exact(columns).zip(out.chunks_exact_mut(columns)))
             {
-                let scale = self.scale(row);
-                for (out, &code) in out.iter_mut().zip(codes) {
-                    *out = scale * f32::from(self.levels[usize::from(code)]);
-                }
+                self.levels.weights(row, codes, out);
             }
         } else {
-            let exponents = Exponents::new(self.levels.first().copied().unwrap_or(0).cast_unsigned());
+            let exponents = self.exponents();
             let padded = shape.padded_columns();
             let mut symbols = Vec::new();
             for block in shape.blocks_of(rows.clone()) {
@@ -341,8 +338,8 @@ impl EntropyCodedLinear {
         Coded::new(self.header.shape, self.parts.parts()).map_err(refused)
     }
 
-    fn scale(&self, row: usize) -> f32 {
-        self.scales.get(row).or(self.scales.first()).copied().unwrap_or(0.0)
+    fn exponents(&self) -> Exponents {
+        Exponents::new(self.levels.values.first().copied().unwrap_or(0).cast_unsigned())
     }
 
     fn add_escapes(&self, x: &[f32], out: &mut [f32]) {

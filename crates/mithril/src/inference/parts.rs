@@ -1,12 +1,16 @@
 //! The tensors that hold a layer.
 
 use super::{EntropyCodedLinear, WeightClass};
+use crate::convert::ecq::levels::Levels;
 use crate::convert::ecq::matrix::{MatrixPlan, NewPart, planes_parts};
 use crate::{Dtype, Error};
 use mithril_codec::ecq::gemv::ESCAPE_SYMBOL;
 use mithril_codec::ecq::{Coding, Escape};
+use mithril_codec::narrow::to_bf16;
 use mithril_codec::quantised::Layout;
-use mithril_format::ecq::{COMPRESSED, FREQ, LEVELS, LOW_BITS, SCALES, STREAM_OFFSETS, SideSum};
+use mithril_format::ecq::{
+    COLUMN_SCALES, COMPRESSED, FREQ, LEVELS, LOW_BITS, SCALES, STREAM_OFFSETS, SideSum,
+};
 
 impl EntropyCodedLinear {
     /// The tensors of the layer's weights, named as in a coded file (`docs/format/ecq.md`).
@@ -28,11 +32,17 @@ impl EntropyCodedLinear {
             let size = vec![shape.rows(), shape.low_row_len()];
             parts.push(part(LOW_BITS, Dtype::U8, size, held.low_bits.clone()));
         }
-        let levels = self.levels.iter().map(|level| level.cast_unsigned()).collect();
-        parts.push(part(LEVELS, Dtype::I8, vec![self.levels.len()], levels));
-        if !self.scales.is_empty() {
-            let scales = self.scales.iter().flat_map(|scale| scale.to_le_bytes()).collect();
-            parts.push(part(SCALES, Dtype::F32, vec![self.scales.len()], scales));
+        let Levels { values, scales, column_scales } = &self.levels;
+        let levels = values.iter().map(|level| level.cast_unsigned()).collect();
+        parts.push(part(LEVELS, Dtype::I8, vec![values.len()], levels));
+        if !column_scales.is_empty() {
+            for (suffix, scales) in [(SCALES, scales), (COLUMN_SCALES, column_scales)] {
+                let bytes = scales.iter().flat_map(|scale| to_bf16(scale.to_bits()).to_le_bytes()).collect();
+                parts.push(part(suffix, Dtype::Bf16, vec![scales.len()], bytes));
+            }
+        } else if !scales.is_empty() {
+            let bytes = scales.iter().flat_map(|scale| scale.to_le_bytes()).collect();
+            parts.push(part(SCALES, Dtype::F32, vec![scales.len()], bytes));
         }
         parts
     }
@@ -90,7 +100,7 @@ pub(super) fn bf16_parts(
         rows_per_block: None,
         escapes: &escapes,
         coding,
-        side_sum: SideSum::of(&[first], &[]),
+        side_sum: SideSum::of(&[&[first]]),
     };
     let mut parts = planes_parts(name, &plan, 8, symbols, &low)?;
     let levels =

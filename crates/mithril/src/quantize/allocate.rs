@@ -2,11 +2,11 @@
 
 use super::Target;
 use super::report::{ReferenceReport, decibels};
-use super::weights::{Spread, energy, row_factors};
+use super::weights::{Factors, Spread, energy};
 use crate::Error;
 use mithril_codec::ecq::BLOCK_SYMBOLS;
 use mithril_codec::quantize::reference::Reference;
-use mithril_codec::quantize::{Grid, quantize_rows};
+use mithril_codec::quantize::{Grid, Quantised, Steps, quantize_by};
 
 /// A matrix that is to be quantised, and a sample of it.
 pub(super) struct Candidate {
@@ -18,8 +18,8 @@ pub(super) struct Candidate {
     pub(super) spread: Spread,
     /// How much its error counts.
     pub(super) sensitivity: f64,
-    /// Whether its rows have steps of their own.
-    pub(super) has_row_steps: bool,
+    /// What the steps of rows and columns differ by in its sample, if they have steps of their own.
+    pub(super) factors: Option<Factors>,
 }
 
 /// What a block takes beyond the bits of its symbols: header, offset, and of each lane's state the half that says nothing.
@@ -28,24 +28,35 @@ const BLOCK_OVERHEAD_BITS: f64 = 62.0 * 8.0;
 /// What a matrix takes besides: header, table, levels, scale.
 const MATRIX_OVERHEAD_BITS: f64 = 140.0 * 8.0;
 
-/// Bits that the scale of a row takes.
-const ROW_BITS: f64 = 32.0;
+/// Bits that the scale of a row or a column takes.
+const SCALE_BITS: f64 = 16.0;
 
-/// Whether the rows of a matrix get steps of their own when a size is wanted: where that costs at most a tenth of a bit, and
-/// not in tables with many more rows than columns, such as embeddings, whose rows are not outputs of one layer.
-pub(super) fn wants_row_steps(target: Target, (rows, columns): (usize, usize)) -> bool {
+/// Whether the rows and columns of a matrix get steps of their own when a size is wanted: where that costs at most an
+/// eighth of a bit, and not in tables with many more rows than columns, such as embeddings, whose rows are not outputs of
+/// one layer.
+pub(super) fn wants_own_steps(target: Target, (rows, columns): (usize, usize)) -> bool {
     let is_size = matches!(target, Target::BitsPerWeight(bits) if bits >= 2.5);
-    is_size && columns as f64 >= 10.0 * ROW_BITS && rows <= 6 * columns
+    let cost = SCALE_BITS / rows as f64 + SCALE_BITS / columns as f64;
+    is_size && cost <= 0.125 && rows <= 6 * columns
 }
 
 impl Candidate {
-    /// The steps of some of its rows, which are given.
-    pub(super) fn steps(&self, step: f32, weights: &[f32]) -> Vec<f32> {
-        if !self.has_row_steps {
-            return vec![step];
+    /// Quantises all of its weights, or whole rows of them.
+    pub(super) fn quantise(&self, grid: Grid, step: f32, weights: &[f32]) -> Quantised {
+        let own = self.factors.as_ref().map(|_| Factors::of(weights, self.size.1, self.spread));
+        self.quantise_by(grid, step, own.as_ref(), weights)
+    }
+
+    fn quantise_by(&self, grid: Grid, step: f32, factors: Option<&Factors>, weights: &[f32]) -> Quantised {
+        let outlier = self.spread.outlier;
+        match factors {
+            None => quantize_by(grid, Steps { rows: &[step], columns: &[] }, outlier, self.size.1, weights),
+            Some(factors) => {
+                let rows: Vec<f32> = factors.rows.iter().map(|factor| step * factor).collect();
+                let steps = Steps { rows: &rows, columns: &factors.columns };
+                quantize_by(grid, steps, outlier, self.size.1, weights)
+            }
         }
-        let factors = row_factors(weights, self.size.1, self.spread);
-        factors.into_iter().map(|factor| step * factor).collect()
     }
 
     pub(super) fn n_weights(&self) -> f64 {
@@ -69,9 +80,8 @@ impl Candidate {
             Grid::Halves6 => ratio > 0.06 && ratio < 0.6,
             Grid::Zero8 => ratio < 0.25,
         };
-        let steps = self.steps(step, &self.sample);
         let measure = |grid: Grid| {
-            let quantised = quantize_rows(grid, &steps, self.spread.outlier, self.size.1, &self.sample);
+            let quantised = self.quantise_by(grid, step, self.factors.as_ref(), &self.sample);
             let relative_error = quantised.squared_error / quantised.energy.max(1e-300);
             Measure { grid, bits_per_weight: quantised.bits / n, relative_error }
         };
@@ -85,7 +95,8 @@ impl Candidate {
         // Padding repeats the most frequent symbol, at about 1.5 bits, above low bits.
         let low_bits = f64::from(best.grid.bits() - 4);
         let padding = (rows * (padded - columns)) as f64 * (1.5 + low_bits);
-        let scales = if self.has_row_steps { ROW_BITS * rows as f64 } else { 0.0 };
+        let n_scales = if self.factors.is_some() { rows + columns } else { 0 };
+        let scales = SCALE_BITS * n_scales as f64;
         let overhead = n_blocks * BLOCK_OVERHEAD_BITS + MATRIX_OVERHEAD_BITS + padding + scales;
         best.bits_per_weight += overhead / self.n_weights();
         best

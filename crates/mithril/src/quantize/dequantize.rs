@@ -2,12 +2,13 @@
 
 use super::weights::bytes_of;
 use crate::convert::ecq::EcqFile;
+use crate::convert::ecq::NewPart;
+use crate::convert::ecq::levels::Levels;
 use crate::convert::ecq::spool::Spool;
-use crate::convert::ecq::{Layout, NewPart};
 use crate::convert::repository::list;
 use crate::convert::{OutputDirectory, Progress};
 use crate::{Dtype, Error};
-use mithril_format::ecq::{LEVELS, QUANTIZATION_KEY, SCALES, SideSum, damaged, invalid};
+use mithril_format::ecq::{COLUMN_SCALES, LEVELS, QUANTIZATION_KEY, SCALES, damaged, invalid};
 use serde::Deserialize;
 use std::collections::{BTreeMap, HashSet};
 use std::path::{Path, PathBuf};
@@ -78,7 +79,8 @@ fn plain_file(
             Error::invalid(format!("`{matrix}` was quantised elsewhere: use `--to mlx` or `--to gguf`"))
         })?;
         spool.add(vec![plain_tensor(file, matrix, described)?])?;
-        let suffixes = [".compressed", ".stream_offsets", ".freq", ".low_bits", LEVELS, SCALES];
+        let suffixes =
+            [".compressed", ".stream_offsets", ".freq", ".low_bits", LEVELS, SCALES, COLUMN_SCALES];
         parts_of.extend(suffixes.iter().map(|suffix| format!("{matrix}{suffix}")));
         *n_matrices += 1;
         progress(described.shape.iter().product());
@@ -109,31 +111,19 @@ fn plain_tensor(file: &EcqFile, matrix: &str, described: &Described) -> Result<N
 pub(crate) fn weights(file: &EcqFile, matrix: &str) -> Result<Vec<f32>, Error> {
     let parts = file.matrix(matrix)?;
     let (header, coded) = parts.read(matrix)?;
-    if header.layout != Layout::Levels {
-        return Err(damaged(matrix, "it has no levels").into());
-    }
-    let (levels, scales) =
-        (file.read(&format!("{matrix}{LEVELS}"))?, file.read(&format!("{matrix}{SCALES}"))?);
+    let side = |suffix: &str| {
+        let name = format!("{matrix}{suffix}");
+        file.find(&name).map_or(Ok(Vec::new()), |_| file.read(&name))
+    };
+    let levels = Levels::read(matrix, &header, &side(LEVELS)?, &side(SCALES)?, &side(COLUMN_SCALES)?)?;
     let (rows, columns) = (header.shape.rows(), header.shape.columns());
-    let n_scales = scales.len() / 4;
-    if SideSum::of(&levels, &scales) != header.side_sum {
-        return Err(damaged(matrix, "checksum of its levels and scales").into());
-    }
-    if levels.len() != 1 << header.bits || n_scales * 4 != scales.len() || (n_scales != 1 && n_scales != rows)
-    {
-        return Err(damaged(matrix, "number of its levels or scales").into());
-    }
     let refused = |error: mithril_codec::CodecError| Error::from(damaged(matrix, error));
     let mut codes = vec![0; rows * columns];
     coded.decode_rows(0..rows, &mut codes).map_err(refused)?;
-    let scales = scales.as_chunks::<4>().0;
-    let mut weights = Vec::with_capacity(codes.len());
-    for (row, codes) in codes.chunks_exact(columns).enumerate() {
-        let scale = f32::from_le_bytes(scales[if n_scales == 1 { 0 } else { row }]);
-        if !scale.is_finite() {
-            return Err(damaged(matrix, "a scale that is no number").into());
-        }
-        weights.extend(codes.iter().map(|&code| scale * f32::from(levels[usize::from(code)].cast_signed())));
+    let mut weights = vec![0.0; codes.len()];
+    for (row, (codes, out)) in codes.chunks_exact(columns).zip(weights.chunks_exact_mut(columns)).enumerate()
+    {
+        levels.weights(row, codes, out);
     }
     for block in 0..header.shape.n_blocks() {
         for escape in coded.escapes(block).map_err(refused)? {

@@ -5,8 +5,9 @@
 //! mean relative error. Sensitivities, or second moments of the inputs of each layer, shift it.
 //!
 //! For a target of error, a tensor has one step: that is best for its weights. For a target of size, from 2.5 bits on, the
-//! rows of a layer have steps in proportion to their own deviation, at 32 bits each: an equal relative error of every output
-//! is better for the model, though a little worse for the weights. Tables of embeddings and narrow matrices have one.
+//! rows and columns of a layer have steps of their own, at 16 bits each: rows in proportion to their deviation, as an equal
+//! relative error of every output is better for the model, and columns to the root of theirs, as inputs of small weights
+//! tend to be large. Tables of embeddings and small matrices have one step.
 //!
 //! What does not fit the rule is told by name. A tensor with NaN or infinite weights, with none but zeros, or of which more
 //! than 1 in 32 weights are beyond the levels, stays as it is. A weight more than 128 times as large as 31 in 32 others is

@@ -101,16 +101,44 @@ pub(super) fn energy(weights: &[f32], outlier: f32) -> f64 {
     weights.iter().filter(|weight| weight.abs() <= outlier).map(|&w| f64::from(w) * f64::from(w)).sum()
 }
 
-/// How far the scale of a row may be from that of its matrix: rows of zeros, or of one weight, need no scale of their own.
-const ROW_FACTORS: (f32, f32) = (1.0 / 16.0, 16.0);
+/// What the steps of rows and columns are multiplied by.
+#[derive(Debug, Clone, PartialEq)]
+pub(super) struct Factors {
+    pub(super) rows: Vec<f32>,
+    pub(super) columns: Vec<f32>,
+}
 
-/// Root mean square of every row, apart from outliers, in deviations of its matrix.
-pub(super) fn row_factors(weights: &[f32], columns: usize, spread: Spread) -> Vec<f32> {
+/// How far the scale of a row or a column may be from that of its matrix: those of zeros, or of one weight, need no scale of
+/// their own.
+const FACTORS: (f32, f32) = (1.0 / 16.0, 16.0);
+
+impl Factors {
+    /// Of a row, its root mean square in deviations of the matrix: an equal relative error of every output. Of a column, the
+    /// root of its root mean square once rows are equal. Inputs of small weights tend to be large, so that their weights
+    /// count for more; how much more, no weight tells, and the root is half-way between nothing and all of it.
     #[expect(clippy::cast_possible_truncation, reason = "a factor is a single")]
-    let factor = |row: &[f32]| {
-        let n_within = row.iter().filter(|weight| weight.abs() <= spread.outlier).count().max(1);
-        let deviation = (energy(row, spread.outlier) / n_within as f64).sqrt() as f32;
-        (deviation / spread.deviation).clamp(ROW_FACTORS.0, ROW_FACTORS.1)
-    };
-    weights.chunks_exact(columns).map(factor).collect()
+    pub(super) fn of(weights: &[f32], columns: usize, spread: Spread) -> Self {
+        let row_factor = |row: &[f32]| {
+            let n_within = row.iter().filter(|weight| weight.abs() <= spread.outlier).count().max(1);
+            let deviation = (energy(row, spread.outlier) / n_within as f64).sqrt() as f32;
+            (deviation / spread.deviation).clamp(FACTORS.0, FACTORS.1)
+        };
+        let rows: Vec<f32> = weights.chunks_exact(columns).map(row_factor).collect();
+        let (mut energies, mut counts) = (vec![0f64; columns], vec![0u64; columns]);
+        for (row, factor) in weights.chunks_exact(columns).zip(&rows) {
+            let square_of_row = f64::from(factor * spread.deviation).powi(2);
+            for ((&weight, energy), count) in row.iter().zip(&mut energies).zip(&mut counts) {
+                if weight.abs() <= spread.outlier {
+                    *energy += f64::from(weight) * f64::from(weight) / square_of_row;
+                    *count += 1;
+                }
+            }
+        }
+        let column_factor = |(energy, count): (&f64, &u64)| {
+            let deviation = (energy / (*count).max(1) as f64).sqrt();
+            (deviation.sqrt() as f32).clamp(FACTORS.0, FACTORS.1)
+        };
+        let columns = energies.iter().zip(&counts).map(column_factor).collect();
+        Self { rows, columns }
+    }
 }

@@ -1,8 +1,8 @@
 //! A repository of floats to an entropy-coded file.
 
-use super::allocate::{Candidate, measure_reference, relative_step, wants_row_steps};
+use super::allocate::{Candidate, measure_reference, relative_step, wants_own_steps};
 use super::report::{QuantizeReport, TensorOutcome, TensorReport, decibels};
-use super::weights::{NO_NUMBERS, Spread, matrix_of, sample, singles};
+use super::weights::{Factors, NO_NUMBERS, Spread, bytes_of, matrix_of, sample, singles};
 use super::{QuantizeOptions, Reference, Target};
 use crate::convert::ecq::spool::Spool;
 use crate::convert::ecq::{MatrixPlan, NewPart, matrix_parts};
@@ -12,8 +12,7 @@ use crate::pipeline::tasks::{self, Budget};
 use crate::{Dtype, Error};
 use mithril_codec::ecq::Coding;
 use mithril_codec::quantised::Layout;
-use mithril_codec::quantize::quantize_rows;
-use mithril_format::ecq::{LEVELS, SCALES, SideSum, metadata};
+use mithril_format::ecq::{COLUMN_SCALES, LEVELS, SCALES, SideSum, metadata};
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
 use std::sync::{Mutex, PoisonError};
@@ -203,8 +202,9 @@ fn sort(repository: &Repository, options: &QuantizeOptions) -> Result<Sorted, Er
         if let Some(calibration) = &calibration {
             sensitivity *= input_sensitivity(calibration, name, size.1, &sample)?;
         }
-        let has_row_steps = wants_row_steps(options.target, size);
-        candidates.push(Candidate { idx, size, sample, spread, sensitivity, has_row_steps });
+        let has_own_steps = wants_own_steps(options.target, size);
+        let factors = has_own_steps.then(|| Factors::of(&sample, size.1, spread));
+        candidates.push(Candidate { idx, size, sample, spread, sensitivity, factors });
     }
     Ok(Sorted { candidates, kept, refused })
 }
@@ -282,17 +282,22 @@ impl Job<'_> {
         }
         let step = candidate.step(self.relative);
         let grid = candidate.measure(step).grid;
-        let steps = candidate.steps(step, &weights);
-        let quantised = quantize_rows(grid, &steps, candidate.spread.outlier, columns, &weights);
+        let quantised = candidate.quantise(grid, step, &weights);
         // The format counts escapes of a block in 16 bits.
         if quantised.escapes.len() > weights.len() / 32 {
             return Ok((report(TensorOutcome::Kept("too many of its weights are outliers")), 0));
         }
         let name = stem(&tensor.name);
         let levels: Vec<u8> = quantised.levels.iter().map(|level| level.cast_unsigned()).collect();
-        let scales: Vec<u8> = quantised.scales.iter().flat_map(|scale| scale.to_le_bytes()).collect();
+        let (layout, scale_dtype) = if quantised.column_scales.is_empty() {
+            (Layout::Levels, Dtype::F32)
+        } else {
+            (Layout::CrossLevels, Dtype::Bf16)
+        };
+        let scales = bytes_of(scale_dtype, &quantised.scales);
+        let column_scales = bytes_of(scale_dtype, &quantised.column_scales);
         let plan = MatrixPlan {
-            layout: Layout::Levels,
+            layout,
             bits: grid.bits(),
             group_size: 0,
             scale_dtype: None,
@@ -300,14 +305,17 @@ impl Job<'_> {
             rows_per_block: None,
             escapes: &quantised.escapes,
             coding: Coding::Entropy,
-            side_sum: SideSum::of(&levels, &scales),
+            side_sum: SideSum::of(&[&levels, &scales, &column_scales]),
         };
         let mut parts = matrix_parts(name, &plan, &quantised.codes)?;
         let part = |suffix: &str, dtype, bytes: Vec<u8>| {
             let shape = vec![dtype_len(dtype, &bytes)];
             NewPart { name: format!("{name}{suffix}"), dtype, shape, bytes }
         };
-        parts.extend([part(LEVELS, Dtype::I8, levels), part(SCALES, Dtype::F32, scales)]);
+        parts.extend([part(LEVELS, Dtype::I8, levels), part(SCALES, scale_dtype, scales)]);
+        if layout == Layout::CrossLevels {
+            parts.push(part(COLUMN_SCALES, scale_dtype, column_scales));
+        }
         let coded_len: u64 = parts.iter().map(|part| part.bytes.len() as u64).sum();
         if coded_len >= bytes.len() as u64 {
             return Ok((report(TensorOutcome::Kept("coding does not make it smaller")), 0));

@@ -20,7 +20,8 @@ DECODE_OUTPUTS = ("codes", "faults")
 INPUTS = (*DECODE_INPUTS, "factors")
 OUTPUTS = ("sums", "faults")
 
-_LEVELS_LAYOUT = 5
+# With scales of rows alone, and also of columns.
+_LEVELS_LAYOUTS = (5, 7)
 _BF16_LAYOUT = 6
 
 
@@ -36,7 +37,7 @@ class Codes:
         """Takes the tensors of a matrix by their names without that of the matrix, and checks all of them."""
         data = np.frombuffer(parts["compressed"], np.uint8)
         # The CPU's readers refuse whatever does not fit; what is read below is what they have seen.
-        is_own = data.size > 5 and data[5] in (_LEVELS_LAYOUT, _BF16_LAYOUT)
+        is_own = data.size > 5 and data[5] in (*_LEVELS_LAYOUTS, _BF16_LAYOUT)
         (CodedMatrix if is_own else QuantisedMatrix).from_parts(parts)
         if data[5] == _BF16_LAYOUT:
             raise ValueError("codes of bf16 weights have more than eight bits, and no kernel")
@@ -99,7 +100,7 @@ class Levels(Codes):
     def __init__(self, parts: Mapping[str, bytes]) -> None:
         """As for codes; only levels, as `mithril quantize` makes them, are taken."""
         super().__init__(parts)
-        if self.arrays["data"][5] != _LEVELS_LAYOUT:
+        if self.arrays["data"][5] not in _LEVELS_LAYOUTS:
             raise ValueError("only levels, as `mithril quantize` makes them, have a kernel that multiplies")
         self.levels = np.frombuffer(parts["levels"], np.int8)
 

@@ -22,6 +22,7 @@ PARTS = (
     "low_bits",
     "levels",
     "scales",
+    "column_scales",
     "biases",
     "zero_codes",
     "bias_residuals",

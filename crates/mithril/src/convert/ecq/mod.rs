@@ -19,6 +19,7 @@ mod directory;
 mod encode;
 mod file;
 mod find;
+pub(crate) mod levels;
 pub(crate) mod matrix;
 mod originals;
 mod restore;

@@ -4,6 +4,7 @@ use super::{Numbers, safetensors_of};
 use crate::folder::Folder;
 use mithril::convert::ecq::EcqFile;
 use mithril::convert::{OutputDirectory, Repository};
+use mithril::inference::EntropyCodedLinear;
 use mithril::quantize::{
     QuantizeOptions, QuantizeReport, Reference, Target, TensorOutcome, dequantize, quantize,
 };
@@ -51,7 +52,7 @@ fn run(folder: &Folder, out: &str, options: &QuantizeOptions) -> Result<Quantize
 fn the_error_is_in_the_header_and_true() {
     let report = check_error("quantize-error", Target::SnrDb(20.0));
     assert!((19.8..20.4).contains(&report.snr_db), "{} dB", report.snr_db);
-    // Rows with scales of their own.
+    // Rows and columns with scales of their own.
     check_error("quantize-error-of-rows", Target::BitsPerWeight(3.8));
 }
 
@@ -89,23 +90,27 @@ fn check_error(test: &str, target: Target) -> QuantizeReport {
 }
 
 #[test]
-fn rows_have_scales_of_their_own_where_a_size_is_wanted() {
+fn rows_and_columns_have_scales_of_their_own_where_a_size_is_wanted() {
     let folder = Folder::new("quantize-rows");
-    // The last row of each is an eighth as large as the others, and the first is zero.
+    // The last row of each is an eighth as large as the others, and the first is zero; so is the second column a sixteenth
+    // as large, and the first one zero.
     let matrix = |rows: usize, columns: usize| {
         let mut matrix = weights(5, rows * columns, 1.0);
         matrix[..columns].fill(0.0);
         matrix[(rows - 1) * columns..].iter_mut().for_each(|weight| *weight *= 0.125);
+        for row in matrix.chunks_exact_mut(columns) {
+            (row[0], row[1]) = (0.0, row[1] / 16.0);
+        }
         matrix
     };
     let list = [
-        ("layer.weight".to_owned(), "F32", vec![100, 384], bytes(&matrix(100, 384))),
+        ("layer.weight".to_owned(), "F32", vec![400, 384], bytes(&matrix(400, 384))),
         ("narrow.weight".to_owned(), "F32", vec![100, 64], bytes(&matrix(100, 64))),
         ("table.weight".to_owned(), "F32", vec![4000, 384], bytes(&matrix(4000, 384))),
     ];
     folder.write("model/model.safetensors", &safetensors_of(&list));
     for (out, target, n_scales) in [
-        ("size", Target::BitsPerWeight(4.0), 100),
+        ("size", Target::BitsPerWeight(4.0), 400),
         ("error", Target::SnrDb(22.0), 1),
         ("small", Target::BitsPerWeight(2.0), 1),
     ] {
@@ -113,6 +118,9 @@ fn rows_have_scales_of_their_own_where_a_size_is_wanted() {
         let file = EcqFile::open(&folder.join(out).join("model.safetensors")).unwrap().unwrap();
         let n = |name: &str| file.find(name).unwrap().shape[0];
         assert_eq!((n("layer.scales"), n("narrow.scales"), n("table.scales")), (n_scales, 1, 1), "{out}");
+        let column_scales = file.find("layer.column_scales").map(|tensor| tensor.shape.clone());
+        assert_eq!(column_scales, (n_scales > 1).then(|| vec![384]), "{out}");
+        assert!(file.find("table.column_scales").is_none());
         let back = folder.join(&format!("{out}-back"));
         dequantize(&folder.join(out), OutputDirectory::create(&back, false).unwrap(), &|_| ()).unwrap();
         let read = std::fs::read(back.join("model.safetensors")).unwrap();
@@ -121,14 +129,23 @@ fn rows_have_scales_of_their_own_where_a_size_is_wanted() {
         let decoded = &read[layer.bytes.start as usize..layer.bytes.end as usize];
         let decoded: Vec<f32> =
             decoded.as_chunks().0.iter().map(|bytes| f32::from_le_bytes(*bytes)).collect();
-        let original = matrix(100, 384);
+        let original = matrix(400, 384);
         let error = |row: usize| {
             let (was, is) = (&original[384 * row..][..384], &decoded[384 * row..][..384]);
             let energy: f32 = was.iter().map(|was| was * was).sum();
             was.iter().zip(is).map(|(was, is)| (was - is).powi(2)).sum::<f32>() / energy
         };
-        let is_equal = error(99) < 2.0 * error(50);
-        assert_eq!(is_equal, n_scales > 1, "{out}: {} and {}", error(99), error(50));
+        let is_equal = error(399) < 2.0 * error(50);
+        assert_eq!(is_equal, n_scales > 1, "{out}: {} and {}", error(399), error(50));
+        // A column of a sixteenth has steps of a quarter.
+        let column_error = |column: usize| {
+            let pairs = original.iter().zip(&decoded).skip(column).step_by(384);
+            pairs.map(|(was, is)| (was - is).powi(2)).sum::<f32>()
+        };
+        let ratio = column_error(1) / column_error(2);
+        // At two bits nothing is left of such a column.
+        let is_finer = (0.03..0.12).contains(&ratio);
+        assert!(is_finer == (n_scales > 1) || out == "small", "{out}: {ratio}");
     }
 }
 
@@ -267,4 +284,41 @@ fn tensors_that_no_step_fits_stay_bit_for_bit() {
         assert!(bits(&decoded) == bits(&wanted), "{name}");
         assert!((19.5..20.5).contains(&report.snr_db), "{name}: the other matrix meets the target");
     }
+}
+
+#[test]
+fn products_with_scales_of_columns_are_those_of_the_weights() {
+    let folder = Folder::new("quantize-columns");
+    let (rows, columns) = (400, 300);
+    let mut matrix = weights(9, rows * columns, 0.1);
+    for row in matrix.chunks_exact_mut(columns) {
+        row.iter_mut().enumerate().for_each(|(column, weight)| *weight *= 0.2 + (column % 9) as f32);
+    }
+    (matrix[7], matrix[columns + 11]) = (60.0, -90.0);
+    let list = [("layer.weight".to_owned(), "F32", vec![rows, columns], bytes(&matrix))];
+    folder.write("model/model.safetensors", &safetensors_of(&list));
+    let report = run(&folder, "out", &QuantizeOptions::new(Target::BitsPerWeight(4.0))).unwrap();
+    let TensorOutcome::Quantised { n_escapes, .. } = report.tensors[0].outcome else { panic!("{report:?}") };
+    assert!(n_escapes > 1, "weights beyond all levels are there");
+    let file = EcqFile::open(&folder.join("out/model.safetensors")).unwrap().unwrap();
+    let layer = EntropyCodedLinear::from_file(&file, "layer").unwrap();
+    let again = EntropyCodedLinear::from_parts("layer", layer.to_parts()).unwrap();
+    assert_eq!(again.to_parts(), layer.to_parts());
+    let decoded = layer.decode_rows(0..rows).unwrap();
+    assert_eq!(decoded[7], 60.0);
+    let mut numbers = Numbers::new(4);
+    let x: Vec<f32> = (0..columns).map(|_| numbers.next(2001) as f32 / 1000.0 - 1.0).collect();
+    let (mut singles, mut integers) = (vec![0.0; rows], vec![0.0; rows]);
+    layer.forward(&x, &mut singles, 1).unwrap();
+    layer.forward_int8(&x, &mut integers, 1).unwrap();
+    for (row, (single, integer)) in decoded.chunks_exact(columns).zip(singles.iter().zip(&integers)) {
+        let terms = row.iter().zip(&x).map(|(weight, x)| f64::from(*weight) * f64::from(*x));
+        let (exact, size) = terms.fold((0.0, 0.0), |(sum, size), term| (sum + term, size + term.abs()));
+        assert!((f64::from(*single) - exact).abs() < 1e-5 * size, "{single} and {exact}");
+        assert!((f64::from(*integer) - exact).abs() < 0.02 * size, "{integer} and {exact}");
+    }
+    // A column that counts for nothing would be divided by.
+    let mut parts = layer.to_parts();
+    parts.iter_mut().filter(|part| part.name.ends_with("column_scales")).for_each(|part| part.bytes.fill(0));
+    assert!(EntropyCodedLinear::from_parts("layer", parts).is_err());
 }
