@@ -45,41 +45,99 @@ impl Avx2 {
     }
 }
 
-/// A byte counter overflows after 255 matches; a group adds at most four to each.
-const GROUPS_PER_FLUSH: usize = 63;
+/// Groups after which fields of four bits are full: a group adds at most four to each.
+const GROUPS_PER_SPREAD: usize = 3;
 
+/// Such sums after which fields of eight bits are full.
+const SPREADS_PER_FLUSH: usize = 21;
+
+/// For every pair of symbols, what each symbol adds: one to the lower field of its pair, or to the upper one.
+static PAIRS: [[u8; 16]; 8] = pairs();
+
+const fn pairs() -> [[u8; 16]; 8] {
+    let mut pairs = [[0; 16]; 8];
+    let mut pair = 0;
+    while pair < 8 {
+        pairs[pair][2 * pair] = 0x01;
+        pairs[pair][2 * pair + 1] = 0x10;
+        pair += 1;
+    }
+    pairs
+}
+
+/// One look-up counts two symbols, in fields of four bits, which takes half the instructions of comparing with each.
 #[target_feature(enable = "avx2")]
 fn count(groups: &[[u8; COUNTED]], which: impl Iterator<Item = usize>, offset: u8, counts: &mut [u32; 16]) {
-    let zero = _mm256_setzero_si256();
-    let mut matches = [zero; 16];
-    let mut pending = 0;
-    let mut flush = |matches: &mut [__m256i; 16]| {
-        for (count, matches) in counts.iter_mut().zip(matches) {
-            let sums = _mm256_sad_epu8(*matches, zero);
+    let mut counters = Counters::new();
+    let first = _mm256_set1_epi8(offset.cast_signed());
+    // As in `map`: only symbols below 16 are looked up, and all others give zero.
+    let beyond = _mm256_set1_epi8(0x70);
+    let (mut n_groups, mut n_spreads) = (0, 0);
+    for group in which {
+        let (vectors, _) = groups[group].as_chunks::<32>();
+        let [a, b, c, d]: [__m256i; 4] =
+            std::array::from_fn(|i| _mm256_adds_epu8(_mm256_sub_epi8(load(&vectors[i]), first), beyond));
+        for (fields, pair) in counters.pairs.iter_mut().zip(&PAIRS) {
+            let pair = table(pair);
+            let ab = _mm256_add_epi8(_mm256_shuffle_epi8(pair, a), _mm256_shuffle_epi8(pair, b));
+            let cd = _mm256_add_epi8(_mm256_shuffle_epi8(pair, c), _mm256_shuffle_epi8(pair, d));
+            *fields = _mm256_add_epi8(*fields, _mm256_add_epi8(ab, cd));
+        }
+        n_groups += 1;
+        if n_groups == GROUPS_PER_SPREAD {
+            counters.spread();
+            (n_groups, n_spreads) = (0, n_spreads + 1);
+        }
+        if n_spreads == SPREADS_PER_FLUSH {
+            counters.flush(counts);
+            n_spreads = 0;
+        }
+    }
+    counters.spread();
+    counters.flush(counts);
+}
+
+/// What was counted of sixteen symbols, by the byte of a vector that it stood in.
+struct Counters {
+    /// Two symbols each, in four bits.
+    pairs: [__m256i; 8],
+    /// One symbol each.
+    symbols: [__m256i; 16],
+}
+
+impl Counters {
+    #[inline]
+    #[target_feature(enable = "avx2")]
+    fn new() -> Self {
+        let zero = _mm256_setzero_si256();
+        Self { pairs: [zero; 8], symbols: [zero; 16] }
+    }
+
+    /// Adds what pairs hold to their symbols.
+    #[inline]
+    #[target_feature(enable = "avx2")]
+    fn spread(&mut self) {
+        let lower = _mm256_set1_epi8(0x0f);
+        for (fields, symbols) in self.pairs.iter_mut().zip(self.symbols.as_chunks_mut::<2>().0) {
+            symbols[0] = _mm256_add_epi8(symbols[0], _mm256_and_si256(*fields, lower));
+            let upper = _mm256_and_si256(_mm256_srli_epi16::<4>(*fields), lower);
+            symbols[1] = _mm256_add_epi8(symbols[1], upper);
+            *fields = _mm256_setzero_si256();
+        }
+    }
+
+    #[inline]
+    #[target_feature(enable = "avx2")]
+    fn flush(&mut self, counts: &mut [u32; 16]) {
+        let zero = _mm256_setzero_si256();
+        for (count, symbol) in counts.iter_mut().zip(&mut self.symbols) {
+            let sums = _mm256_sad_epu8(*symbol, zero);
             let sums = _mm_add_epi32(_mm256_castsi256_si128(sums), _mm256_extracti128_si256::<1>(sums));
             let sum = _mm_cvtsi128_si32(sums) + _mm_extract_epi32::<2>(sums);
             *count += sum.cast_unsigned();
-            *matches = zero;
-        }
-    };
-    for group in which {
-        let (vectors, _) = groups[group].as_chunks::<32>();
-        macro_rules! values {
-            ($($symbol:literal),*) => {$(
-                let value = _mm256_set1_epi8(offset.wrapping_add($symbol).cast_signed());
-                let [a, b, c, d] = std::array::from_fn(|i| _mm256_cmpeq_epi8(load(&vectors[i]), value));
-                let found = _mm256_add_epi8(_mm256_add_epi8(a, b), _mm256_add_epi8(c, d));
-                matches[$symbol] = _mm256_sub_epi8(matches[$symbol], found);
-            )*};
-        }
-        values!(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15);
-        pending += 1;
-        if pending == GROUPS_PER_FLUSH {
-            flush(&mut matches);
-            pending = 0;
+            *symbol = zero;
         }
     }
-    flush(&mut matches);
 }
 
 #[target_feature(enable = "avx2,bmi1,bmi2,popcnt,lzcnt")]

@@ -275,6 +275,18 @@ mod tests {
     }
 
     #[test]
+    fn counters_of_kernels_do_not_overflow() {
+        for value in 0..=255u8 {
+            let values = vec![value; 100_000];
+            for offset in [0, 1, value, value.wrapping_sub(15)] {
+                let mut counts = [0; 16];
+                count_sampled(&values, offset, &mut counts);
+                assert_eq!(count_window(&values, offset), counts, "{value} from {offset} on");
+            }
+        }
+    }
+
+    #[test]
     fn rare_values_become_escapes() {
         let mut values = plane(20000);
         values[777] = 3;
