@@ -87,7 +87,8 @@ class Pointers:
             self.delete(path, before)
         if self._storage is None:
             # Left by saves of this path that were killed before they could name what they had stored.
-            for other in compressor.keys():
+            stored = compressor.keys()
+            for other in stored:
                 if other != key and other.rpartition("@")[0] == label:
                     compressor.delete(other)
         return meta
