@@ -95,7 +95,8 @@ def size_of(path: Path) -> int:
 def test_what_was_saved_comes_back_with_its_types(tmp_path: Path) -> None:
     save(tmp_path / "one", state())
     check_equal(load(tmp_path / "one", blank(state())), state())
-    assert sorted(file.suffix for file in (tmp_path / "one").iterdir()) == [".json", ".mckp"]
+    kinds = sorted(file.suffix or file.name.split("-")[0] for file in (tmp_path / "one").iterdir())
+    assert kinds == [".json", ".mckp", "sequence"]
 
 
 def test_planners_work_with_torchs_own_storage(tmp_path: Path) -> None:
