@@ -33,8 +33,9 @@ pub use listed::ListedValues;
 pub(crate) use listed::Symbols;
 pub use window::Window;
 pub(crate) use window::values_from;
+pub(crate) use window::COUNTED;
 #[cfg(target_arch = "x86_64")]
-pub(crate) use window::{COUNTED, sampled_groups};
+pub(crate) use window::sampled_groups;
 
 /// Lanes of one stream.
 pub(crate) const LANES: usize = 32;
