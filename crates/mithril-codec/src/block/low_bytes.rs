@@ -23,7 +23,7 @@ const MIN_ELEMENTS: usize = 1024;
 /// An eighth of a bit per element must be saved: less is not worth decoding slower.
 const MIN_SAVED: u64 = (1 << 16) / 8;
 
-/// What a sample's entropy lacks for each value in it: half a bit and a half, by Miller and Madow.
+/// What a sample's entropy lacks for each value in it: half of a nat (by Miller and Madow), in 65536ths of a bit.
 const LACKING: u64 = 47_274;
 
 /// Elements of a row that are looked at; random bytes have 57 values among them.

@@ -43,12 +43,14 @@ fn ways<'a>(compressors: &'a [Compressor], source: &[u8]) -> Vec<(u8, &'a [Compr
         planes::coded(width, compressors, &sample).map_or(usize::MAX, |coded| coded.len())
     };
     let width = width_of_numbers(&sample);
-    let mut ways = vec![(len(width, &[]), (width, &[][..]))];
+    let numbers = len(width, &[]);
+    let mut ways = vec![(numbers, (width, &[][..]))];
     if !compressors.is_empty() {
-        for width in if width > 1 { vec![1, width] } else { vec![1] } {
+        let bytes = if width > 1 { Some((1, len(1, &[]))) } else { None };
+        for (width, by_entropy) in bytes.into_iter().chain([(width, numbers)]) {
             let with_compressor = len(width, &[STAND_IN]);
             // It has entropy coders of its own: only what it saves beyond ours are repeats.
-            if with_compressor < len(width, &[]) / 64 * 63 {
+            if with_compressor < by_entropy / 64 * 63 {
                 ways.push((with_compressor, (width, compressors)));
             }
         }

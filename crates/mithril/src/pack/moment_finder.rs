@@ -113,11 +113,11 @@ impl<'a> MomentFinder<'a> {
         let places = tried_places(raw.len());
         let (mut after, mut before) = (Vec::new(), Vec::new());
         let open = base.open()?;
-        for place in places.clone() {
+        for place in &places {
             after.extend(raw.read(place.clone())?);
             let start = before.len();
             before.resize(after.len(), 0);
-            open.read_range(place, &mut before[start..], 1)?;
+            open.read_range(place.clone(), &mut before[start..], 1)?;
         }
         let mut best = None;
         for (n_tried, at) in candidates.in_turn(tensor_idx).into_iter().enumerate() {

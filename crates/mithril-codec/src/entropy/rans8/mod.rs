@@ -31,11 +31,11 @@ pub(crate) use frequencies::{DecodeTable, EncodeTable};
 pub(crate) use listed::LISTABLE;
 pub use listed::ListedValues;
 pub(crate) use listed::Symbols;
-pub use window::Window;
-pub(crate) use window::values_from;
 pub(crate) use window::COUNTED;
+pub use window::Window;
 #[cfg(target_arch = "x86_64")]
 pub(crate) use window::sampled_groups;
+pub(crate) use window::values_from;
 
 /// Lanes of one stream.
 pub(crate) const LANES: usize = 32;
