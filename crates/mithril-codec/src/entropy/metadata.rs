@@ -12,13 +12,19 @@ use zstd::zstd_safe::get_dict_id_from_frame;
 /// The dictionary, as zstd has them.
 static DICTIONARY: &[u8] = include_bytes!("metadata.dict");
 
-/// As small as level 19 to the percent, in less than half of its time.
-const LEVEL: i32 = 15;
+/// Texts up to this length are compressed at the higher level. It makes headers of safetensors files a seventh smaller than
+/// the other one, to a percent as small as level 19, at 8 MB/s: a text of 34 KB takes 4.3 ms, longer than the data of a small
+/// checkpoint, and 0.3 ms at the lower level.
+const SHORT_LEN: usize = 8 << 10;
+const SHORT_LEVEL: i32 = 15;
+const LEVEL: i32 = 9;
 
 /// One frame that names the dictionary; nothing when zstd cannot.
 pub(super) fn compress(bytes: &[u8]) -> Option<Vec<u8>> {
-    static PREPARED: OnceLock<Option<EncoderDictionary<'static>>> = OnceLock::new();
-    let prepared = PREPARED.get_or_init(|| EncoderDictionary::try_copy(DICTIONARY, LEVEL).ok()).as_ref()?;
+    static SHORT: OnceLock<Option<EncoderDictionary<'static>>> = OnceLock::new();
+    static LONG: OnceLock<Option<EncoderDictionary<'static>>> = OnceLock::new();
+    let (prepared, level) = if bytes.len() <= SHORT_LEN { (&SHORT, SHORT_LEVEL) } else { (&LONG, LEVEL) };
+    let prepared = prepared.get_or_init(|| EncoderDictionary::try_copy(DICTIONARY, level).ok()).as_ref()?;
     let mut compressor = zstd::bulk::Compressor::with_prepared_dictionary(prepared).ok()?;
     compressor.compress(bytes).ok()
 }
