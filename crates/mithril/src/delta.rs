@@ -166,14 +166,8 @@ fn apply(
     }
     let block_len = view.header().block_len as usize;
     pipeline::decode_each(0, block_len, live, options.threads, |block_idx, live, scratch| {
-        scratch.with_base(|base, scratch| {
-            base.clear();
-            base.extend_from_slice(live);
-            let decoded = view.decode_block(block_idx, Some(base), live, scratch);
-            if decoded.is_err() {
-                live.copy_from_slice(base);
-            }
-            decoded
+        pipeline::decode_over_base(live, scratch, |base, live, scratch| {
+            view.decode_block(block_idx, Some(base), live, scratch)
         })
     })?;
     Ok(())

@@ -196,6 +196,20 @@ pub(crate) fn decode_blocks(
     })
 }
 
+/// Decodes a block over its base, which `out` holds: the function gets a copy of it, which is in the cache. After a failure
+/// the base stands there again.
+pub(crate) fn decode_over_base(
+    out: &mut [u8],
+    scratch: &mut Scratch,
+    decode: impl FnOnce(&[u8], &mut [u8], &mut Scratch) -> Result<(), FormatError>,
+) -> Result<(), FormatError> {
+    scratch.with_base(|base, scratch| {
+        base.clear();
+        base.extend_from_slice(out);
+        decode(base, out, scratch).inspect_err(|_| out.copy_from_slice(base))
+    })
+}
+
 /// Decodes blocks `first_block ..` by a function of their number, their place in `out` and scratch.
 pub(crate) fn decode_each(
     first_block: usize,

@@ -4,9 +4,10 @@ use super::blocking::CheckpointCompressor;
 use super::chain::Chain;
 use super::error::about;
 use super::{Checkpoint, CheckpointError, Manifest, TensorData};
-use crate::container::Reader;
+use crate::container::{Entry, Reader, read_many};
 use crate::pack::{Progress, unpack};
 use crate::{Dtype, Error};
+use bytes::BytesMut;
 use mithril_format::ReadAt;
 use mithril_format::safetensors_layout::Layout;
 use std::collections::BTreeMap;
@@ -31,18 +32,23 @@ impl CheckpointCompressor {
     /// As [`CheckpointCompressor::load`].
     pub fn load_with(&self, key: &str, progress: Progress<'_>) -> Result<Checkpoint, CheckpointError> {
         self.with_chain(key, |manifest, chain| {
+            let tensors = || chain.own.iter().flat_map(numbered_tensors);
+            let wanted = tensors().map(|(reader, entry_idx, entry)| {
+                let tensor = reader.open_tensor(entry_idx, &chain.bases)?;
+                let len = tensor.checked_len().map_err(|error| error.in_tensor(&entry.name))?;
+                Ok((tensor, entry.name.as_str(), BytesMut::zeroed(len)))
+            });
+            let mut pieces: Vec<BytesMut> = tensors().map(|_| BytesMut::new()).collect();
+            let take = |tensor_idx: usize, piece: BytesMut| {
+                progress(piece.len() as u64);
+                pieces[tensor_idx].unsplit(piece);
+            };
+            read_many(wanted, manifest.raw_len, self.config.threads, take).map_err(about(key))?;
             let mut checkpoint = Checkpoint::new().with_step(manifest.step);
             checkpoint.metadata = manifest.metadata.clone();
-            for reader in &chain.own {
-                for (entry_idx, entry) in reader.entries().iter().enumerate().filter(|(_, entry)| !entry.glue)
-                {
-                    let opened = reader.open_tensor(entry_idx, &chain.bases);
-                    let bytes = opened.and_then(|tensor| tensor.read_all(self.config.threads));
-                    let bytes = bytes.map_err(|error| error.in_tensor(&entry.name)).map_err(about(key))?;
-                    progress(bytes.len() as u64);
-                    let tensor = TensorData::new(bytes, entry.shape.clone(), entry.dtype);
-                    checkpoint.tensors.insert(entry.name.clone(), tensor);
-                }
+            for ((_, _, entry), bytes) in tensors().zip(pieces) {
+                let tensor = TensorData::new(bytes.freeze(), entry.shape.clone(), entry.dtype);
+                checkpoint.tensors.insert(entry.name.clone(), tensor);
             }
             Ok(checkpoint)
         })
@@ -70,8 +76,8 @@ impl CheckpointCompressor {
         self.with_chain(key, |_, chain| {
             let mut found = Vec::with_capacity(buffers.len());
             for (name, buffer) in buffers.iter() {
-                let (reader, entry_idx) = find(chain, key, name)?;
-                let entry = &reader.entries()[entry_idx];
+                let place = place(chain, key, name)?;
+                let entry = &chain.own[place.0].entries()[place.1];
                 if entry.raw_len() != buffer.len() as u64 {
                     return Err(CheckpointError::ShapeMismatch {
                         name: (*name).to_owned(),
@@ -79,15 +85,17 @@ impl CheckpointCompressor {
                         actual: vec![entry.dtype.elements_in(buffer.len() as u64)],
                     });
                 }
-                found.push((reader, entry_idx));
+                found.push(place);
             }
-            for ((reader, entry_idx), (name, buffer)) in found.into_iter().zip(buffers.iter_mut()) {
-                let opened = reader.open_tensor(entry_idx, &chain.bases);
-                let read = opened
-                    .and_then(|tensor| tensor.read_range(0..tensor.raw_len(), buffer, self.config.threads));
-                read.map_err(|error| error.in_tensor(name)).map_err(about(key))?;
-            }
-            Ok(())
+            let raw_len = buffers.iter().map(|(_, buffer)| buffer.len() as u64).sum();
+            let mut places: Vec<_> = found.into_iter().zip(buffers.iter_mut()).collect();
+            // As they lie in the containers, which are then read from front to back.
+            places.sort_by_key(|(place, _)| *place);
+            let wanted = places.into_iter().map(|((own_idx, entry_idx), (name, buffer))| {
+                let tensor = chain.own[own_idx].open_tensor(entry_idx, &chain.bases)?;
+                Ok((tensor, *name, &mut **buffer))
+            });
+            read_many(wanted, raw_len, self.config.threads, |_, _| ()).map_err(about(key))
         })
     }
 
@@ -180,11 +188,23 @@ impl CheckpointCompressor {
     }
 }
 
-type Found<'a> = (&'a Reader<Box<dyn ReadAt>>, usize);
+type OwnReader = Reader<Box<dyn ReadAt>>;
 
-fn find<'a>(chain: &'a Chain, key: &str, name: &str) -> Result<Found<'a>, CheckpointError> {
-    let found = chain.own.iter().find_map(|reader| Some((reader, reader.directory().find(name)?)));
+/// The tensors of a container with their numbers.
+fn numbered_tensors(reader: &OwnReader) -> impl Iterator<Item = (&OwnReader, usize, &Entry)> {
+    let entries = reader.entries().iter().enumerate().filter(|(_, entry)| !entry.glue);
+    entries.map(move |(entry_idx, entry)| (reader, entry_idx, entry))
+}
+
+/// The container of a checkpoint and the entry that hold the tensor of a name.
+fn place(chain: &Chain, key: &str, name: &str) -> Result<(usize, usize), CheckpointError> {
+    let mut own = chain.own.iter().enumerate();
+    let found = own.find_map(|(own_idx, reader)| Some((own_idx, reader.directory().find(name)?)));
     found.ok_or_else(|| CheckpointError::NotFound {
         what: format!("checkpoint `{key}` has no tensor `{}`", name.escape_debug()),
     })
+}
+
+fn find<'a>(chain: &'a Chain, key: &str, name: &str) -> Result<(&'a OwnReader, usize), CheckpointError> {
+    place(chain, key, name).map(|(own_idx, entry_idx)| (&chain.own[own_idx], entry_idx))
 }

@@ -17,6 +17,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};
 use std::time::Instant;
 
+/// Bytes of buffers that stay for the next save.
+const KEPT_LEN: usize = 32 << 20;
+
 /// A file or a checkpoint that is saved.
 pub(super) struct SourceFile<'a> {
     /// Name of the file that it restores to.
@@ -102,6 +105,7 @@ impl CheckpointCompressor {
             previous.iter().flat_map(|manifest| &manifest.objects).map(|object| object.object.clone());
         let _held = self.store.hold(object_keys.iter().cloned().chain(needed));
         let mut options = self.config.pack_options().with_bases(bases);
+        options.buffers = Arc::clone(&self.store.buffers);
         let step = self.step_of(request, previous.as_deref());
         options.step = Some(step);
 
@@ -115,6 +119,7 @@ impl CheckpointCompressor {
         let own = catch_unwind(AssertUnwindSafe(write)).unwrap_or_else(|panic| {
             Err(CheckpointError::Panicked { key: request.key.to_owned(), message: message_of(&*panic) })
         });
+        self.store.buffers.keep(KEPT_LEN);
         let own = own.inspect_err(|_| self.remove_objects(&object_keys))?;
         let linked = chain::link(own, previous.as_deref());
         let (objects, tensors) = linked.inspect_err(|_| self.remove_objects(&object_keys))?;

@@ -3,6 +3,7 @@
 use super::manifest::MAX_LEN;
 use super::signature::ManifestCache;
 use super::{CheckpointError, Manifest, key};
+use crate::pipeline::buffers::Buffers;
 use crate::storage::{ObjectInfo, StorageBackend, StorageErrorKind};
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -18,6 +19,8 @@ pub(super) struct Store {
     pub(super) cache: ManifestCache,
     /// Objects that saves of this process write or are stored against, and how many do.
     in_use: Mutex<BTreeMap<String, usize>>,
+    /// Buffers of saves.
+    pub(super) buffers: Arc<Buffers>,
 }
 
 /// All manifests of a store.
@@ -31,7 +34,8 @@ pub(super) struct Manifests {
 
 impl Store {
     pub(super) fn new(storage: Arc<dyn StorageBackend>, cache_len: usize) -> Self {
-        Self { storage, cache: ManifestCache::new(cache_len), in_use: Mutex::default() }
+        let cache = ManifestCache::new(cache_len);
+        Self { storage, cache, in_use: Mutex::default(), buffers: Arc::default() }
     }
 
     /// The manifest of a key, as it is in the storage now.

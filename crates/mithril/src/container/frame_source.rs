@@ -151,19 +151,17 @@ impl<'a> FrameSource<'a> {
         out: &mut [u8],
         threads: usize,
     ) -> Result<(), Error> {
-        let base = match base {
-            None => None,
-            Some(base) => {
-                let mut bytes = vec![0; out.len()];
-                base.read_range(batch.raw.clone(), &mut bytes, threads)?;
-                Some(bytes)
-            }
-        };
+        // The base is decoded to where its blocks are replaced one by one: a buffer of its own for every level of a chain
+        // would be fresh pages, which cost as much as decoding.
+        if let Some(base) = base {
+            base.read_range(batch.raw.clone(), out, threads)?;
+        }
         let first = batch.blocks.start;
-        let decode = |block_idx: usize, out: &mut [u8], scratch: &mut Scratch| {
-            let start = small(self.layout.raw_range(block_idx).start - batch.raw.start);
-            let base = base.as_deref().map(|base| &base[start..start + out.len()]);
-            self.decode_block(block_idx, first, coded, base, out, scratch)
+        let decode = |block_idx: usize, out: &mut [u8], scratch: &mut Scratch| match base {
+            None => self.decode_block(block_idx, first, coded, None, out, scratch),
+            Some(_) => pipeline::decode_over_base(out, scratch, |base, out, scratch| {
+                self.decode_block(block_idx, first, coded, Some(base), out, scratch)
+            }),
         };
         let block_len = self.layout.header().block_len as usize;
         Ok(pipeline::decode_each(first, block_len, out, threads, decode)?)

@@ -18,6 +18,7 @@ mod export;
 mod frame_source;
 mod model;
 mod open;
+mod read_many;
 mod reader;
 mod round;
 mod running_sum;
@@ -34,6 +35,7 @@ pub use mithril_format::container::{
 pub use model::{Model, ModelTensor};
 pub use open::SUFFIX;
 pub(crate) use open::is_model;
+pub(crate) use read_many::read_many;
 pub use reader::{OpenTensor, Reader};
 pub(crate) use round::{is_rounding_of, round_to};
 pub(crate) use running_sum::{RunningSum, check_sum};

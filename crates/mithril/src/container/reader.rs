@@ -262,15 +262,17 @@ impl<'a> OpenTensor<'a> {
         }
     }
 
-    /// Raw bytes of the pieces that are decoded together: ranges that start and end between them cost least.
+    /// Raw bytes of the pieces that are decoded together, with those of what it is stored against: ranges that start and end
+    /// between them cost least.
     pub fn block_len(&self) -> u64 {
         match &self.content {
-            OpenContent::Frame(frame) | OpenContent::Delta { frame, .. } => {
-                u64::from(frame.layout().header().block_len)
-            }
             OpenContent::Plain { .. } => 1,
-            OpenContent::Rounded { .. } => 2,
-            OpenContent::Stepped { .. } => 4,
+            OpenContent::Frame(frame) => u64::from(frame.layout().header().block_len),
+            OpenContent::Delta { frame, base } => {
+                u64::from(frame.layout().header().block_len).max(base.block_len())
+            }
+            OpenContent::Rounded { wide, .. } => (wide.block_len() / 2).max(2),
+            OpenContent::Stepped { weights, .. } => weights.block_len().max(4),
         }
     }
 
@@ -320,12 +322,16 @@ impl<'a> OpenTensor<'a> {
     /// As [`OpenTensor::read_range`]; `TooLarge` when the tensor claims to hold more than its coded bytes honestly
     /// can, as in [`DecodeOptions`](crate::DecodeOptions).
     pub fn read_all(&self, threads: usize) -> Result<Vec<u8>, Error> {
-        let limit = self.read_limit();
-        let too_large = || Error::TooLarge { raw_len: self.raw_len, limit };
-        let raw_len = usize::try_from(self.raw_len).ok().filter(|_| self.raw_len <= limit);
-        let mut out = vec![0; raw_len.ok_or_else(too_large)?];
+        let mut out = vec![0; self.checked_len()?];
         self.read_range(0..self.raw_len, &mut out, threads)?;
         Ok(out)
+    }
+
+    /// The length of a buffer for all raw bytes, if that may be allocated.
+    pub(crate) fn checked_len(&self) -> Result<usize, Error> {
+        self.check_limit(self.raw_len)?;
+        let limit = usize::MAX as u64;
+        usize::try_from(self.raw_len).map_err(|_| Error::TooLarge { raw_len: self.raw_len, limit })
     }
 
     /// Hands all raw bytes to a function, some MiB at a time.

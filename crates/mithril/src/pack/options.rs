@@ -2,9 +2,11 @@
 
 use super::budget::DeltaBudget;
 use crate::container::{Bases, EntryKind};
+use crate::pipeline::buffers::Buffers;
 use crate::{Dtype, Effort, FrameOptions};
 use mithril_format::Digest;
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 /// How a model file is packed.
 #[derive(Debug, Clone)]
@@ -31,6 +33,8 @@ pub struct PackOptions {
     pub(crate) delta_budget: DeltaBudget,
     /// Raw bytes of the tensors that are coded in memory as a whole. Larger ones are coded as streams.
     pub(crate) in_memory_len: u64,
+    /// Buffers for what is under way, which may outlive a call: fresh pages cost as much as coding.
+    pub(crate) buffers: Arc<Buffers>,
     /// Name of the original file, without directories.
     pub name: String,
     /// Training step.
@@ -52,6 +56,7 @@ impl Default for PackOptions {
             from_moments: false,
             delta_budget: DeltaBudget::default(),
             in_memory_len: 64 << 20,
+            buffers: Arc::default(),
             name: String::new(),
             step: None,
             metadata: BTreeMap::new(),

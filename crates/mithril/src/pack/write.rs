@@ -7,7 +7,7 @@ use super::{PackOptions, PackSummary, PackedTensor, Progress};
 use crate::Error;
 use crate::container::{BaseHint, Compression, Entry, Header, Original};
 use crate::options::thread_count;
-use crate::pipeline::buffers::{Buffer, Buffers};
+use crate::pipeline::buffers::Buffer;
 use crate::pipeline::ordered;
 use crate::pipeline::tasks::{Budget, Share};
 use mithril_format::ReadAt;
@@ -47,11 +47,11 @@ pub fn pack<W: Write + Send>(
         .map_err(Error::writing)?;
     let threads =
         thread_count(options.threads, usize::MAX, usize::try_from(layout.file_len).unwrap_or(usize::MAX));
-    let (buffers, memory) = (Buffers::default(), Budget::new(options.in_memory_len));
+    let (buffers, memory) = (&*options.buffers, Budget::new(options.in_memory_len));
     let layout = &layout;
     let (fed, written) = ordered::run(
         threads,
-        |line| Feeder { source, layout, options, buffers: &buffers, memory: &memory, line }.feed_all(),
+        |line| Feeder { source, layout, options, buffers, memory: &memory, line }.feed_all(),
         |messages| write_entries(container, messages, &options.delta_budget, progress),
     );
     // When writing failed, feeding stopped because of it; what coding found broken comes before what is read later.

@@ -1,10 +1,11 @@
 //! Buffers that are used again and again: fresh pages cost as much as coding.
 
 use std::ops::{Deref, DerefMut};
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 
-/// Longer buffers are not kept: what is made once for a large tensor must not stay for all the small ones.
-const MAX_KEPT_LEN: usize = 8 << 20;
+/// Bytes of all buffers that are kept while nobody uses them: what is made once for a large tensor must not stay for all the
+/// small ones.
+const MAX_KEPT_LEN: usize = 64 << 20;
 
 /// Buffers are made at least this long, so that nearly all of them fit the next use too. Pages that are not used cost
 /// nothing.
@@ -19,14 +20,40 @@ pub(crate) struct Buffers {
 impl Buffers {
     /// A buffer of this length. What it holds is what its last user left.
     pub(crate) fn take(&self, len: usize) -> Buffer<'_> {
-        // The last one given back: its bytes are most likely still in the cache.
-        let spare = self.spare.lock().unwrap_or_else(PoisonError::into_inner).pop();
-        let bytes = match spare {
-            Some(bytes) if bytes.len() >= len => bytes,
-            // Zero pages of the system, which are not touched before they are written.
-            _ => vec![0; len.max(MIN_LEN)],
-        };
+        let mut spare = self.spare();
+        // The last one given back that is long enough: its bytes are most likely still in the cache.
+        let fitting = spare.iter().rposition(|bytes| bytes.len() >= len);
+        let taken = fitting.map(|at| spare.remove(at));
+        drop(spare);
+        // Zero pages of the system, which are not touched before they are written.
+        let bytes = taken.unwrap_or_else(|| vec![0; len.max(MIN_LEN)]);
         Buffer { home: self, bytes, len }
+    }
+
+    /// Keeps so many bytes at most for the next call, those that were used last.
+    pub(crate) fn keep(&self, max_len: usize) {
+        let mut spare = self.spare();
+        let mut len = 0;
+        let n_kept = spare.iter().rev().take_while(|bytes| {
+            len += bytes.len();
+            len <= max_len
+        });
+        let n_dropped = spare.len() - n_kept.count();
+        spare.drain(..n_dropped);
+    }
+
+    fn give_back(&self, bytes: Vec<u8>) {
+        let mut spare = self.spare();
+        spare.push(bytes);
+        // What was used least lately makes room.
+        let mut len: usize = spare.iter().map(Vec::len).sum();
+        while len > MAX_KEPT_LEN {
+            len -= spare.remove(0).len();
+        }
+    }
+
+    fn spare(&self) -> MutexGuard<'_, Vec<Vec<u8>>> {
+        self.spare.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -63,8 +90,8 @@ impl DerefMut for Buffer<'_> {
 impl Drop for Buffer<'_> {
     fn drop(&mut self) {
         let bytes = std::mem::take(&mut self.bytes);
-        if !bytes.is_empty() && bytes.len() <= MAX_KEPT_LEN {
-            self.home.spare.lock().unwrap_or_else(PoisonError::into_inner).push(bytes);
+        if !bytes.is_empty() {
+            self.home.give_back(bytes);
         }
     }
 }
@@ -84,6 +111,22 @@ mod tests {
         assert_eq!(*buffers.take(100), [7; 100], "the same buffer, as it was left");
         drop(buffers.take(MAX_KEPT_LEN + 1));
         assert_eq!(buffers.take(MAX_KEPT_LEN + 1)[0], 0);
-        assert!(buffers.spare.lock().unwrap().is_empty());
+        assert!(buffers.spare().is_empty());
+    }
+
+    #[test]
+    fn a_buffer_that_fits_is_found_behind_shorter_ones_and_old_ones_go_first() {
+        let buffers = Buffers::default();
+        let lens = |buffers: &Buffers| buffers.spare().iter().map(Vec::len).collect::<Vec<_>>();
+        let (long, short) = (buffers.take(8 << 20), buffers.take(1 << 20));
+        drop(long);
+        drop(short);
+        assert_eq!(lens(&buffers), [8 << 20, 1 << 20]);
+        drop(buffers.take(5 << 20));
+        assert_eq!(lens(&buffers), [1 << 20, 8 << 20], "the long one was used last");
+        buffers.keep(8 << 20);
+        assert_eq!(lens(&buffers), [8 << 20]);
+        buffers.keep(0);
+        assert!(buffers.spare().is_empty());
     }
 }

@@ -5,6 +5,7 @@ use crate::samples;
 use mithril::Dtype;
 use mithril::checkpoint::{Checkpoint, CheckpointError, CompressorConfig, SaveOptions, TensorData};
 use mithril::container::EntryKind;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 #[test]
 fn every_dtype_and_odd_shape_comes_back() {
@@ -57,6 +58,36 @@ fn single_tensors_buffers_and_files_are_the_same_bytes() {
     for tensor in tensors {
         let bytes = &file[tensor.bytes.start as usize..tensor.bytes.end as usize];
         assert_eq!(bytes, second.tensors[&tensor.name].data);
+    }
+}
+
+#[test]
+fn large_tensors_of_a_chain_are_read_in_pieces_on_any_number_of_threads() {
+    let mut run = Run::new(3, 2, 0, 1_200_001);
+    let states = [run.step(), run.step(), run.step()];
+    for threads in [1, 2, 5] {
+        let (store, _) = store(CompressorConfig::default().with_threads(threads));
+        store.save(&states[0], "step_0", None).unwrap();
+        store.save(&states[1], "step_1", Some("step_0")).unwrap();
+        store.save(&states[2], "step_2", Some("step_1")).unwrap();
+        assert_eq!(store.manifest("step_2").unwrap().depth(), 2);
+        let done = AtomicU64::new(0);
+        let count = |len| {
+            done.fetch_add(len, Ordering::Relaxed);
+        };
+        assert_eq!(store.load_with("step_2", &count).unwrap().tensors, states[2].tensors, "{threads}");
+        assert_eq!(done.into_inner(), states[2].raw_len(), "all bytes are told of");
+        // Not in the order of the file.
+        let mut buffers: Vec<(&str, Vec<u8>)> = states[2]
+            .tensors
+            .iter()
+            .rev()
+            .map(|(name, tensor)| (&**name, vec![1; tensor.data.len()]))
+            .collect();
+        let mut borrowed: Vec<(&str, &mut [u8])> =
+            buffers.iter_mut().map(|(name, buffer)| (*name, &mut buffer[..])).collect();
+        store.load_into("step_2", &mut borrowed).unwrap();
+        assert!(buffers.iter().all(|(name, buffer)| states[2].tensors[*name].data == *buffer), "{threads}");
     }
 }
 
