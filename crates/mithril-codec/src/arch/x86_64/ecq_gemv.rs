@@ -22,13 +22,19 @@ impl Avx2 {
         out: &mut [i32],
     ) -> usize {
         assert_eq!(out.len(), 4 * rows);
-        match levels.len() {
-            // SAFETY: `self` exists only when `detect` saw the features.
-            16 => unsafe { dot_levels::<0>(state, table, data, levels, low, x, rows, out) },
+        match (levels.len(), self.wide.is_some()) {
+            // SAFETY: `self` exists only when `detect` saw the features, and `wide` likewise.
+            (16, true) => unsafe { wide::dot_levels::<0>(state, table, data, levels, low, x, rows, out) },
             // SAFETY: as above.
-            32 => unsafe { dot_levels::<1>(state, table, data, levels, low, x, rows, out) },
+            (32, true) => unsafe { wide::dot_levels::<1>(state, table, data, levels, low, x, rows, out) },
             // SAFETY: as above.
-            _ => unsafe { dot_levels::<2>(state, table, data, levels, low, x, rows, out) },
+            (_, true) => unsafe { wide::dot_levels::<2>(state, table, data, levels, low, x, rows, out) },
+            // SAFETY: as above.
+            (16, false) => unsafe { narrow::dot_levels::<0>(state, table, data, levels, low, x, rows, out) },
+            // SAFETY: as above.
+            (32, false) => unsafe { narrow::dot_levels::<1>(state, table, data, levels, low, x, rows, out) },
+            // SAFETY: as above.
+            (_, false) => unsafe { narrow::dot_levels::<2>(state, table, data, levels, low, x, rows, out) },
         }
     }
 
@@ -46,8 +52,12 @@ impl Avx2 {
         out: &mut [f32],
     ) -> usize {
         assert_eq!(out.len(), 4 * rows);
-        // SAFETY: as above.
-        unsafe { dot_bf16(state, table, data, exponents, low, x, rows, out) }
+        match self.wide {
+            // SAFETY: as above.
+            Some(_) => unsafe { wide::dot_bf16(state, table, data, exponents, low, x, rows, out) },
+            // SAFETY: as above.
+            None => unsafe { narrow::dot_bf16(state, table, data, exponents, low, x, rows, out) },
+        }
     }
 
     /// Products of rows whose symbols are packed four bits each.
@@ -109,65 +119,6 @@ fn level<const LOW: usize>(tables: &[__m256i; 4], symbols: __m256i, low: &[u8], 
             _mm256_blendv_epi8(even, odd, first)
         }
     }
-}
-
-#[expect(clippy::too_many_arguments, reason = "one matrix's parts, all of them used")]
-#[target_feature(enable = "avx2,bmi1,bmi2,popcnt,lzcnt")]
-fn dot_levels<const LOW: usize>(
-    state: &mut DecodeState<4>,
-    table_of: &DecodeTable,
-    data: &[u8],
-    levels: &[i8],
-    low: [&[u8]; 4],
-    x: &[i8],
-    rows: usize,
-    out: &mut [i32],
-) -> usize {
-    let tables = Tables::new(table_of);
-    let level_tables: [__m256i; 4] = std::array::from_fn(|low| {
-        let mut entries = [0; 16];
-        for (symbol, entry) in entries.iter_mut().enumerate() {
-            *entry = levels.get(symbol << LOW | low).copied().unwrap_or(0).cast_unsigned();
-        }
-        table(&entries)
-    });
-    let mut lanes: [Lanes; 4] = std::array::from_fn(|stream| Lanes::load(state, stream));
-    let ones = _mm256_set1_epi16(1);
-    let n_pieces = x.len() / 64;
-    let low_row_len = x.len() / 8 * LOW;
-    let mut xs = vec![[0u8; LANES]; 2 * n_pieces];
-    for (to, from) in xs.as_flattened_mut().iter_mut().zip(x) {
-        *to = from.cast_unsigned();
-    }
-    let xs = xs.as_chunks::<2>().0;
-    let mut done = 0;
-    while done < rows && safe_steps(state, data) >= 2 * n_pieces {
-        let mut at = state.at;
-        let mut sums = [_mm256_setzero_si256(); 4];
-        for (piece, x) in xs.iter().enumerate() {
-            let x = [load(&x[0]), load(&x[1])];
-            for half in 0..2 {
-                for stream in 0..4 {
-                    // SAFETY: `safe_steps` allows two steps for each piece of a row.
-                    let symbols = unsafe { tables.step(&mut lanes[stream], &mut at[stream], data) };
-                    let low = low[stream].get(done * low_row_len + 8 * LOW * piece..).unwrap_or_default();
-                    let level = level::<LOW>(&level_tables, symbols, low, half);
-                    let signed = _mm256_sign_epi8(x[usize::from(half == 1)], level);
-                    let pairs = _mm256_maddubs_epi16(_mm256_abs_epi8(level), signed);
-                    sums[stream] = _mm256_add_epi32(sums[stream], _mm256_madd_epi16(pairs, ones));
-                }
-            }
-        }
-        state.at = at;
-        for (stream, sum) in sums.iter().enumerate() {
-            out[stream * rows + done] = sum_i32(*sum);
-        }
-        done += 1;
-    }
-    for (stream, lanes) in lanes.iter().enumerate() {
-        lanes.save(state, stream);
-    }
-    done
 }
 
 #[inline]
@@ -234,45 +185,119 @@ fn sum_f32(v: __m256) -> f32 {
     join(p)
 }
 
-#[expect(clippy::too_many_arguments, reason = "one matrix's parts, all of them used")]
-#[target_feature(enable = "avx2,bmi1,bmi2,popcnt,lzcnt")]
-fn dot_bf16(
-    state: &mut DecodeState<4>,
-    table_of: &DecodeTable,
-    data: &[u8],
-    exponents: &Exponents,
-    low: [&[u8]; 4],
-    x: &Activations,
-    rows: usize,
-    out: &mut [f32],
-) -> usize {
-    let (tables, exponents) = (Tables::new(table_of), ExponentTables::new(exponents));
-    let xs = x.arranged().as_chunks::<32>().0;
-    let low = low.map(|low| low.as_chunks::<LANES>().0);
-    let mut lanes: [Lanes; 4] = std::array::from_fn(|stream| Lanes::load(state, stream));
-    let mut done = 0;
-    while done < rows && safe_steps(state, data) >= xs.len() {
-        let mut at = state.at;
-        let mut sums = [_mm256_setzero_ps(); 4];
-        for (step, x) in xs.iter().enumerate() {
-            for stream in 0..4 {
-                // SAFETY: `safe_steps` allows a step for each 32 columns.
-                let symbols = unsafe { tables.step(&mut lanes[stream], &mut at[stream], data) };
-                let rest = load(&low[stream][done * xs.len() + step]);
-                sums[stream] = exponents.add(sums[stream], symbols, rest, x);
+/// Products of symbols as they are decoded, for one set of instructions: the wider one decodes quicker.
+macro_rules! products {
+    ($module:ident, $features:literal, $step:ident) => {
+        mod $module {
+            use super::*;
+
+            #[expect(clippy::too_many_arguments, reason = "one matrix's parts, all of them used")]
+            #[target_feature(enable = $features)]
+            pub(super) fn dot_levels<const LOW: usize>(
+                state: &mut DecodeState<4>,
+                table_of: &DecodeTable,
+                data: &[u8],
+                levels: &[i8],
+                low: [&[u8]; 4],
+                x: &[i8],
+                rows: usize,
+                out: &mut [i32],
+            ) -> usize {
+                let tables = Tables::new(table_of);
+                let level_tables: [__m256i; 4] = std::array::from_fn(|low| {
+                    let mut entries = [0; 16];
+                    for (symbol, entry) in entries.iter_mut().enumerate() {
+                        *entry = levels.get(symbol << LOW | low).copied().unwrap_or(0).cast_unsigned();
+                    }
+                    table(&entries)
+                });
+                let mut lanes: [Lanes; 4] = std::array::from_fn(|stream| Lanes::load(state, stream));
+                let ones = _mm256_set1_epi16(1);
+                let n_pieces = x.len() / 64;
+                let low_row_len = x.len() / 8 * LOW;
+                let mut xs = vec![[0u8; LANES]; 2 * n_pieces];
+                for (to, from) in xs.as_flattened_mut().iter_mut().zip(x) {
+                    *to = from.cast_unsigned();
+                }
+                let xs = xs.as_chunks::<2>().0;
+                let mut done = 0;
+                while done < rows && safe_steps(state, data) >= 2 * n_pieces {
+                    let mut at = state.at;
+                    let mut sums = [_mm256_setzero_si256(); 4];
+                    for (piece, x) in xs.iter().enumerate() {
+                        let x = [load(&x[0]), load(&x[1])];
+                        for half in 0..2 {
+                            for stream in 0..4 {
+                                // SAFETY: `safe_steps` allows two steps for each piece of a row.
+                                let symbols =
+                                    unsafe { tables.$step(&mut lanes[stream], &mut at[stream], data) };
+                                let low = low[stream]
+                                    .get(done * low_row_len + 8 * LOW * piece..)
+                                    .unwrap_or_default();
+                                let level = level::<LOW>(&level_tables, symbols, low, half);
+                                let signed = _mm256_sign_epi8(x[usize::from(half == 1)], level);
+                                let pairs = _mm256_maddubs_epi16(_mm256_abs_epi8(level), signed);
+                                sums[stream] = _mm256_add_epi32(sums[stream], _mm256_madd_epi16(pairs, ones));
+                            }
+                        }
+                    }
+                    state.at = at;
+                    for (stream, sum) in sums.iter().enumerate() {
+                        out[stream * rows + done] = sum_i32(*sum);
+                    }
+                    done += 1;
+                }
+                for (stream, lanes) in lanes.iter().enumerate() {
+                    lanes.save(state, stream);
+                }
+                done
+            }
+
+            #[expect(clippy::too_many_arguments, reason = "one matrix's parts, all of them used")]
+            #[target_feature(enable = $features)]
+            pub(super) fn dot_bf16(
+                state: &mut DecodeState<4>,
+                table_of: &DecodeTable,
+                data: &[u8],
+                exponents: &Exponents,
+                low: [&[u8]; 4],
+                x: &Activations,
+                rows: usize,
+                out: &mut [f32],
+            ) -> usize {
+                let (tables, exponents) = (Tables::new(table_of), ExponentTables::new(exponents));
+                let xs = x.arranged().as_chunks::<32>().0;
+                let low = low.map(|low| low.as_chunks::<LANES>().0);
+                let mut lanes: [Lanes; 4] = std::array::from_fn(|stream| Lanes::load(state, stream));
+                let mut done = 0;
+                while done < rows && safe_steps(state, data) >= xs.len() {
+                    let mut at = state.at;
+                    let mut sums = [_mm256_setzero_ps(); 4];
+                    for (step, x) in xs.iter().enumerate() {
+                        for stream in 0..4 {
+                            // SAFETY: `safe_steps` allows a step for each 32 columns.
+                            let symbols = unsafe { tables.$step(&mut lanes[stream], &mut at[stream], data) };
+                            let rest = load(&low[stream][done * xs.len() + step]);
+                            sums[stream] = exponents.add(sums[stream], symbols, rest, x);
+                        }
+                    }
+                    state.at = at;
+                    for (stream, sum) in sums.iter().enumerate() {
+                        out[stream * rows + done] = sum_f32(*sum);
+                    }
+                    done += 1;
+                }
+                for (stream, lanes) in lanes.iter().enumerate() {
+                    lanes.save(state, stream);
+                }
+                done
             }
         }
-        state.at = at;
-        for (stream, sum) in sums.iter().enumerate() {
-            out[stream * rows + done] = sum_f32(*sum);
-        }
-        done += 1;
-    }
-    for (stream, lanes) in lanes.iter().enumerate() {
-        lanes.save(state, stream);
-    }
-    done
+    };
 }
+
+products!(narrow, "avx2,bmi1,bmi2,popcnt,lzcnt", step);
+products!(wide, "avx512f,avx512bw,avx512vl,avx512vbmi,avx512vbmi2,avx2,bmi1,bmi2,popcnt,lzcnt", step_wide);
 
 /// Rows that are taken together, so that their sums hide the latency of one another.
 const ROWS: usize = 4;

@@ -37,8 +37,12 @@ impl Avx2 {
         data: &[u8],
         outs: &mut [&mut [u8]; N],
     ) -> usize {
-        // SAFETY: `self` exists only when `detect` saw the features.
-        unsafe { decode_apart(state, table, data, outs) }
+        match self.wide {
+            // SAFETY: both exist only when `detect` saw the features.
+            Some(_) => unsafe { wide::decode_apart(state, table, data, outs) },
+            // SAFETY: `self` exists only when `detect` saw the features.
+            None => unsafe { narrow::decode_apart(state, table, data, outs) },
+        }
     }
 }
 
@@ -48,7 +52,7 @@ pub(super) fn safe_steps<const N: usize>(state: &DecodeState<N>, data: &[u8]) ->
     state.at.iter().map(|&at| data.len().saturating_sub(at) / LANES).min().unwrap_or(0)
 }
 
-/// The decoder of plain symbols, for one set of instructions.
+/// The decoders of plain symbols, for one set of instructions.
 macro_rules! decoder {
     ($module:ident, $features:literal, $step:ident) => {
         mod $module {
@@ -87,46 +91,47 @@ macro_rules! decoder {
                 }
                 done
             }
+
+            #[target_feature(enable = $features)]
+            pub(super) fn decode_apart<const N: usize>(
+                state: &mut DecodeState<N>,
+                table_of: &DecodeTable,
+                data: &[u8],
+                outs: &mut [&mut [u8]; N],
+            ) -> usize {
+                let tables = Tables::new(table_of);
+                let mut lanes: [Lanes; N] = std::array::from_fn(|stream| Lanes::load(state, stream));
+                let n_groups = outs.iter().map(|out| out.len() / LANES).min().unwrap_or(0);
+                let mut outs: [&mut [[u8; LANES]]; N] =
+                    outs.each_mut().map(|out| &mut out.as_chunks_mut().0[..n_groups]);
+                let mut done = 0;
+                loop {
+                    let steps = safe_steps(state, data).min(n_groups - done);
+                    if steps == 0 {
+                        break;
+                    }
+                    let mut at = state.at;
+                    for group in done..done + steps {
+                        for ((lanes, at), out) in lanes.iter_mut().zip(&mut at).zip(&mut outs) {
+                            // SAFETY: `safe_steps` allows this many steps from where the streams stood.
+                            let symbols = unsafe { tables.$step(lanes, at, data) };
+                            store(&mut out[group], symbols);
+                        }
+                    }
+                    state.at = at;
+                    done += steps;
+                }
+                for (stream, lanes) in lanes.iter().enumerate() {
+                    lanes.save(state, stream);
+                }
+                done * LANES
+            }
         }
     };
 }
 
 decoder!(narrow, "avx2,bmi1,bmi2,popcnt,lzcnt", step);
 decoder!(wide, "avx512f,avx512bw,avx512vl,avx512vbmi,avx512vbmi2,avx2,bmi1,bmi2,popcnt,lzcnt", step_wide);
-
-#[target_feature(enable = "avx2,bmi1,bmi2,popcnt,lzcnt")]
-fn decode_apart<const N: usize>(
-    state: &mut DecodeState<N>,
-    table_of: &DecodeTable,
-    data: &[u8],
-    outs: &mut [&mut [u8]; N],
-) -> usize {
-    let tables = Tables::new(table_of);
-    let mut lanes: [Lanes; N] = std::array::from_fn(|stream| Lanes::load(state, stream));
-    let n_groups = outs.iter().map(|out| out.len() / LANES).min().unwrap_or(0);
-    let mut outs: [&mut [[u8; LANES]]; N] = outs.each_mut().map(|out| &mut out.as_chunks_mut().0[..n_groups]);
-    let mut done = 0;
-    loop {
-        let steps = safe_steps(state, data).min(n_groups - done);
-        if steps == 0 {
-            break;
-        }
-        let mut at = state.at;
-        for group in done..done + steps {
-            for ((lanes, at), out) in lanes.iter_mut().zip(&mut at).zip(&mut outs) {
-                // SAFETY: `safe_steps` allows this many steps from where the streams stood.
-                let symbols = unsafe { tables.step(lanes, at, data) };
-                store(&mut out[group], symbols);
-            }
-        }
-        state.at = at;
-        done += steps;
-    }
-    for (stream, lanes) in lanes.iter().enumerate() {
-        lanes.save(state, stream);
-    }
-    done * LANES
-}
 
 /// The states of 32 lanes as byte planes.
 #[derive(Clone, Copy)]
