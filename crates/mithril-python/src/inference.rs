@@ -6,7 +6,10 @@ use crate::options::threads;
 use crate::work;
 use mithril::Dtype;
 use mithril::convert::ecq::NewPart;
-use mithril::inference::{EntropyCodedLinear, QuantisedMatrix as Quantised, WeightClass, block_values};
+use mithril::inference::{
+    EntropyCodedLinear, QuantisedMatrix as Quantised, WeightClass, block_values, multiply_blocks,
+    multiply_singles,
+};
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyTuple};
@@ -118,19 +121,8 @@ impl CodedMatrix {
         out: &Bound<'_, PyAny>,
         threads: i64,
     ) -> PyResult<()> {
-        let x = Buffer::read(x)?;
-        let out = Output::new(out, &[&x])?;
         let (matrix, threads) = (self.0.clone(), self::threads(threads)?);
-        let (_, result) = work::run(py, 0, (x, out), move |(x, out)| {
-            let x: Vec<f32> =
-                x.bytes().as_chunks().0.iter().map(|bytes| f32::from_le_bytes(*bytes)).collect();
-            let out = out.bytes_mut().as_chunks_mut::<4>().0;
-            let mut products = vec![0.0; out.len()];
-            matrix.forward(&x, &mut products, threads)?;
-            out.iter_mut().zip(products).for_each(|(out, product)| *out = product.to_le_bytes());
-            Ok(())
-        })?;
-        result.map_err(to_python)
+        multiply(py, None, x, out, move |_, x, out| matrix.forward(x, out, threads))
     }
 
     /// All weights: bf16 ones as they were.
@@ -214,6 +206,19 @@ impl QuantisedMatrix {
         self.0.resident_len()
     }
 
+    /// Products with each of some vectors of singles, one behind the other, into as many singles as there are outputs.
+    #[pyo3(signature = (x, out, threads, /))]
+    fn multiply(
+        &self,
+        py: Python<'_>,
+        x: &Bound<'_, PyAny>,
+        out: &Bound<'_, PyAny>,
+        threads: i64,
+    ) -> PyResult<()> {
+        let (matrix, threads) = (self.0.clone(), self::threads(threads)?);
+        multiply(py, None, x, out, move |_, x, out| matrix.multiply(x, out, threads))
+    }
+
     /// Some rows, as singles.
     #[pyo3(signature = (start, end, out, threads, /))]
     fn decode_rows(
@@ -237,6 +242,72 @@ impl QuantisedMatrix {
     }
 }
 
+/// Singles of a buffer.
+fn singles(bytes: &[u8]) -> Vec<f32> {
+    bytes.as_chunks().0.iter().map(|bytes| f32::from_le_bytes(*bytes)).collect()
+}
+
+/// Runs a product of singles without the lock of the interpreter; `weights` are bytes that it needs, if any.
+fn multiply(
+    py: Python<'_>,
+    weights: Option<Buffer>,
+    x: &Bound<'_, PyAny>,
+    out: &Bound<'_, PyAny>,
+    product: impl FnOnce(&[u8], &[f32], &mut [f32]) -> Result<(), mithril::Error> + Send + 'static,
+) -> PyResult<()> {
+    let x = Buffer::read(x)?;
+    let out = Output::new(out, &[&x])?;
+    let (_, result) = work::run(py, 0, (weights, x, out), move |(weights, x, out)| {
+        let out = out.bytes_mut().as_chunks_mut::<4>().0;
+        let mut products = vec![0.0; out.len()];
+        product(weights.as_ref().map_or(&[], Buffer::bytes), &singles(x.bytes()), &mut products)?;
+        out.iter_mut().zip(products).for_each(|(out, product)| *out = product.to_le_bytes());
+        Ok(())
+    })?;
+    result.map_err(to_python)
+}
+
+/// Products of rows of singles with each of some vectors of so many, in the order of additions of `QuantisedMatrix`.
+#[pyfunction]
+#[pyo3(signature = (weights, columns, x, out, threads, /))]
+pub(crate) fn singles_multiply(
+    py: Python<'_>,
+    weights: &Bound<'_, PyAny>,
+    columns: usize,
+    x: &Bound<'_, PyAny>,
+    out: &Bound<'_, PyAny>,
+    threads: i64,
+) -> PyResult<()> {
+    let (weights, threads) = (Buffer::read(weights)?, self::threads(threads)?);
+    multiply(py, Some(weights), x, out, move |weights, x, out| {
+        multiply_singles(&singles(weights), columns, x, out, threads)
+    })
+}
+
+/// Products of rows of plain blocks of GGUF with each of some vectors of so many, in the order of additions of
+/// `QuantisedMatrix`.
+#[pyfunction]
+#[pyo3(signature = (dtype, blocks, columns, x, out, threads, /))]
+pub(crate) fn gguf_multiply(
+    py: Python<'_>,
+    dtype: &str,
+    blocks: &Bound<'_, PyAny>,
+    columns: usize,
+    x: &Bound<'_, PyAny>,
+    out: &Bound<'_, PyAny>,
+    threads: i64,
+) -> PyResult<()> {
+    let (dtype, threads) = (dtype_of(dtype)?, self::threads(threads)?);
+    let blocks = Buffer::read(blocks)?;
+    multiply(py, Some(blocks), x, out, move |blocks, x, out| {
+        multiply_blocks(dtype, blocks, columns, x, out, threads)
+    })
+}
+
+fn dtype_of(name: &str) -> PyResult<Dtype> {
+    Dtype::from_name(name).ok_or_else(|| PyValueError::new_err(format!("no number type is named `{name}`")))
+}
+
 /// The weights of plain blocks of GGUF, as singles.
 #[pyfunction]
 #[pyo3(signature = (dtype, blocks, out, /))]
@@ -246,8 +317,7 @@ pub(crate) fn gguf_values(
     blocks: &Bound<'_, PyAny>,
     out: &Bound<'_, PyAny>,
 ) -> PyResult<()> {
-    let dtype = Dtype::from_name(dtype)
-        .ok_or_else(|| PyValueError::new_err(format!("no number type is named `{dtype}`")))?;
+    let dtype = dtype_of(dtype)?;
     let blocks = Buffer::read(blocks)?;
     let out = Output::new(out, &[&blocks])?;
     let (_, result) = work::run(py, 0, (blocks, out), move |(blocks, out)| {

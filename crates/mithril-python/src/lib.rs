@@ -41,7 +41,9 @@ fn fill(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_function(wrap_pyfunction!(dictionary::update_dictionary, module)?)?;
     module.add_class::<df11::Df11Directory>()?;
     module.add_function(wrap_pyfunction!(df11::df11_decode, module)?)?;
+    module.add_function(wrap_pyfunction!(inference::gguf_multiply, module)?)?;
     module.add_function(wrap_pyfunction!(inference::gguf_values, module)?)?;
+    module.add_function(wrap_pyfunction!(inference::singles_multiply, module)?)?;
     module.add_function(wrap_pyfunction!(df11::df11_decode_into, module)?)?;
     module.add_function(wrap_pyfunction!(df11::df11_encode, module)?)?;
     module.add_function(wrap_pyfunction!(frame::compress, module)?)?;

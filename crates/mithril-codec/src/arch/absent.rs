@@ -382,6 +382,20 @@ impl Avx2 {
         match self {}
     }
 
+    pub(crate) fn vectors_at_once(self) -> usize {
+        match self {}
+    }
+
+    pub(crate) fn dot_codes(
+        self,
+        _: &crate::quantised::products::CodeRow<'_>,
+        _: usize,
+        _: &[f32],
+        _: &mut [f32],
+    ) {
+        match self {}
+    }
+
     pub(crate) fn low_rank_sums(self, _: &[[i16; 2]], _: usize, _: &[i16], _: usize, _: &mut [i32]) -> usize {
         match self {}
     }

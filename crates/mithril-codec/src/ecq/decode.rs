@@ -160,6 +160,21 @@ impl<'a> Coded<'a> {
     /// # Panics
     /// When there are no such blocks, or `out` has another length than their symbols.
     pub fn decode_symbols(&self, blocks: Range<usize>, out: &mut [u8]) -> Result<(), CodecError> {
+        self.decode_fours(blocks, out, true)
+    }
+
+    /// As [`Coded::decode_symbols`], for blocks whose sums were compared before: that is not done again.
+    ///
+    /// # Errors
+    /// When a stream does not end where its symbols do.
+    ///
+    /// # Panics
+    /// As [`Coded::decode_symbols`].
+    pub fn decode_symbols_again(&self, blocks: Range<usize>, out: &mut [u8]) -> Result<(), CodecError> {
+        self.decode_fours(blocks, out, false)
+    }
+
+    fn decode_fours(&self, blocks: Range<usize>, out: &mut [u8], verify: bool) -> Result<(), CodecError> {
         let n_symbols: usize = blocks.clone().map(|idx| self.shape.n_symbols(idx)).sum();
         assert_eq!(out.len(), n_symbols, "room for every symbol");
         let block_len = self.shape.n_symbols(0);
@@ -167,7 +182,7 @@ impl<'a> Coded<'a> {
             let blocks = four..(four + 4).min(blocks.end);
             let views = blocks.clone().map(|idx| self.block(idx)).collect::<Result<Vec<_>, _>>()?;
             self.decode_views(&views, block_len, out)?;
-            for ((idx, view), symbols) in blocks.zip(&views).zip(out.chunks(block_len)) {
+            for ((idx, view), symbols) in blocks.zip(&views).zip(out.chunks(block_len)).filter(|_| verify) {
                 self.verify_view(idx, view, symbols)?;
             }
         }
@@ -190,7 +205,7 @@ impl<'a> Coded<'a> {
         self.verify_view(block_idx, &self.block(block_idx)?, symbols)
     }
 
-    /// Four blocks at once where they share a table, else one after the other.
+    /// Up to four blocks at once where they share a table, else one after the other.
     fn decode_views(
         &self,
         views: &[BlockView<'_>],
@@ -201,32 +216,36 @@ impl<'a> Coded<'a> {
             Content::Rans8 { table, .. } => Some(table),
             _ => None,
         };
-        if let [first, _, _, _] = views
-            && let Some(table) = table_of(first)
+        if let Some(table) = views.first().and_then(table_of)
             && views.iter().all(|view| table_of(view) == Some(table))
-            && out.len() == 4 * block_len
         {
-            let mut outs = out.chunks_mut(block_len);
-            let outs = std::array::from_fn(|_| outs.next().unwrap_or_default());
-            return self.decode_streams::<4>(views, table, outs);
+            let outs = out.chunks_mut(block_len);
+            return match views.len() {
+                4 => self.decode_streams::<4>(views, table, outs),
+                3 => self.decode_streams::<3>(views, table, outs),
+                2 => self.decode_streams::<2>(views, table, outs),
+                _ => self.decode_streams::<1>(views, table, outs),
+            };
         }
         for (view, out) in views.iter().zip(out.chunks_mut(block_len)) {
             match view.content {
                 Content::Constant(symbol) => out.fill(symbol),
                 Content::Packed(packed) => low_bits::unpack(4, packed, out),
                 Content::Rans8 { table, .. } => {
-                    self.decode_streams::<1>(std::slice::from_ref(view), table, [out])?;
+                    let outs = std::iter::once(out);
+                    self.decode_streams::<1>(std::slice::from_ref(view), table, outs)?;
                 }
             }
         }
         Ok(())
     }
 
-    fn decode_streams<const N: usize>(
+    /// Streams with an output each, of which the last may be shorter than the others.
+    fn decode_streams<'b, const N: usize>(
         &self,
         views: &[BlockView<'_>],
         table: usize,
-        outs: [&mut [u8]; N],
+        mut outs: impl Iterator<Item = &'b mut [u8]>,
     ) -> Result<(), CodecError> {
         let mut planes = [[0; 2 * LANES]; N];
         let (mut at, mut ends) = ([0; N], [0; N]);
@@ -236,7 +255,17 @@ impl<'a> Coded<'a> {
             }
         }
         let mut state = DecodeState::of_streams(planes, at, ends)?;
-        decode_apart(&mut state, &self.tables[table], self.parts.compressed, outs)?;
+        let mut outs: [&mut [u8]; N] = std::array::from_fn(|_| outs.next().unwrap_or_default());
+        let shared = outs.iter().map(|out| out.len()).min().unwrap_or(0);
+        let (table, data) = (&self.tables[table], self.parts.compressed);
+        decode_apart(&mut state, table, data, outs.each_mut().map(|out| &mut out[..shared]))?;
+        let rests = outs.into_iter().map(|out| &mut out[shared..]);
+        match N {
+            4 => decode_first::<N, 3>(&mut state, table, data, rests)?,
+            3 => decode_first::<N, 2>(&mut state, table, data, rests)?,
+            2 => decode_first::<N, 1>(&mut state, table, data, rests)?,
+            _ => {}
+        }
         self.check_ends(&state)
     }
 
@@ -315,6 +344,24 @@ impl<'a> Coded<'a> {
         }
         Ok(escapes)
     }
+}
+
+/// Goes on with the first `M` of `N` streams.
+fn decode_first<'b, const N: usize, const M: usize>(
+    state: &mut DecodeState<N>,
+    table: &DecodeTable,
+    data: &[u8],
+    mut outs: impl Iterator<Item = &'b mut [u8]>,
+) -> Result<(), CodecError> {
+    let mut first = DecodeState::<M> {
+        planes: std::array::from_fn(|stream| state.planes[stream]),
+        at: std::array::from_fn(|stream| state.at[stream]),
+        ends: std::array::from_fn(|stream| state.ends[stream]),
+    };
+    decode_apart(&mut first, table, data, std::array::from_fn(|_| outs.next().unwrap_or_default()))?;
+    state.planes[..M].copy_from_slice(&first.planes);
+    state.at[..M].copy_from_slice(&first.at);
+    Ok(())
 }
 
 fn is_padding(rest: &[u8]) -> bool {

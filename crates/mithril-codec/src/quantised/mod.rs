@@ -4,11 +4,12 @@
 //! * [`bit_packing`]: codes of 1 to 8 bits in rows of bytes, as MLX and PyTorch's quantisers pack them.
 //! * [`gguf`]: the blocks of GGUF.
 //! * [`zero_codes`]: biases that are nearly a multiple of their scales.
-//! * [`values`]: the weights that codes stand for.
+//! * [`values`]: the weights that codes stand for; [`products`]: their products with vectors.
 
 pub mod bit_packing;
 pub mod gguf;
 mod layout;
+pub mod products;
 pub mod values;
 pub mod zero_codes;
 

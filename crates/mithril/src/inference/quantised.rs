@@ -4,9 +4,11 @@ use crate::convert::ecq::{MatrixParts, NewPart};
 use crate::options::{honest_output_len, thread_count};
 use crate::pipeline::tasks;
 use crate::{DecodeOptions, Dtype, Error, decompress_range, inspect};
-use mithril_codec::ecq::Coded;
+use mithril_codec::ecq::{Coded, low_bits};
+use mithril_codec::quantised::products::{CodeRow, Inputs};
+use mithril_codec::quantised::values::{self, Groups, Numbers};
 use mithril_codec::quantised::zero_codes::{self, ZeroCodes};
-use mithril_codec::quantised::{Layout, gguf, values};
+use mithril_codec::quantised::{Layout, gguf};
 use mithril_format::ecq::{
     BIAS_RESIDUALS, BIASES, COMPRESSED, FREQ, LOW_BITS, MatrixHeader, SCALES, STREAM_OFFSETS, ZERO_CODES,
     damaged,
@@ -62,7 +64,7 @@ impl QuantisedMatrix {
             coded.decode_symbols(block..block + 1, &mut symbols).map_err(refused)?;
         }
         let matrix = Self { name: name.to_owned(), header, parts, sides };
-        matrix.planes(0..matrix.rows())?;
+        matrix.planes(0..matrix.rows(), 1)?;
         Ok(matrix)
     }
 
@@ -130,9 +132,8 @@ impl QuantisedMatrix {
         if rows.is_empty() {
             return Ok(());
         }
-        let planes = self.planes(rows.clone())?;
-        let coded = Coded::new(self.header.shape, self.parts.parts())
-            .map_err(|error| Error::from(damaged(&self.name, error)))?;
+        let planes = self.planes(rows.clone(), 1)?;
+        let (coded, numbers) = (self.coded()?, self.numbers());
         // Pieces begin where blocks do, four of which are decoded at once.
         let step = 4 * self.header.shape.rows_per_block();
         let mut pieces = Vec::new();
@@ -151,32 +152,76 @@ impl QuantisedMatrix {
             coded
                 .decode_rows(own.clone(), &mut codes)
                 .map_err(|error| Error::from(damaged(&self.name, error)))?;
-            self.values(&planes, own.start - rows.start..own.end - rows.start, &codes, &mut out);
+            let mut groups = Groups::default();
+            self.take_groups(&planes, own.start - rows.start..own.end - rows.start, &mut groups);
+            groups.weights(&numbers, &codes, &mut out);
             Ok(())
         })
     }
 
-    /// The values of codes; `rows` are those of the planes.
-    fn values(&self, planes: &Planes, rows: Range<usize>, codes: &[u8], out: &mut [f32]) {
+    /// The products of every row with each of some vectors, one behind the other, in singles. Codes become weights in
+    /// registers; the order of additions is that of [`mithril_codec::quantised::products`], so the products are those of
+    /// [`multiply_singles`] with the decoded weights, bit for bit. Threads share rows; 0 is one per core.
+    ///
+    /// # Errors
+    /// When inputs or outputs have other lengths than the matrix.
+    pub fn multiply(&self, x: &[f32], out: &mut [f32], threads: usize) -> Result<(), Error> {
+        let (rows, columns, shape) = (self.rows(), self.columns(), self.header.shape);
+        let n = vectors_of(&self.name, (rows, columns), x, out)?;
+        let inputs = Inputs::new(x, columns);
+        let step = 4 * shape.rows_per_block();
+        let threads = thread_count(threads, rows.div_ceil(step), rows * columns * n);
+        let (planes, coded, numbers) = (self.planes(0..rows, threads)?, self.coded()?, self.numbers());
+        let (padded, low_len) = (shape.padded_columns(), shape.low_row_len());
+        multiply_pieces((rows, n), step, threads, out, |own, products| {
+            let blocks = shape.blocks_of(own.clone());
+            let mut symbols = vec![0; own.len() * padded];
+            coded
+                .decode_symbols_again(blocks, &mut symbols)
+                .map_err(|error| Error::from(damaged(&self.name, error)))?;
+            let mut groups = Groups::default();
+            for ((row, symbols), out) in
+                own.zip(symbols.chunks_exact(padded)).zip(products.chunks_exact_mut(n))
+            {
+                self.take_groups(&planes, row..row + 1, &mut groups);
+                let low_bits = &self.parts.low_bits[row * low_len..][..low_len];
+                let n_low = shape.low_bits();
+                CodeRow { symbols, n_low, low_bits, numbers: &numbers, groups: &groups }.dot(&inputs, out);
+            }
+            Ok(())
+        })
+    }
+
+    fn coded(&self) -> Result<Coded<'_>, Error> {
+        let refused = |error: mithril_codec::CodecError| Error::from(damaged(&self.name, error));
+        Coded::new(self.header.shape, self.parts.parts()).map_err(refused)
+    }
+
+    fn numbers(&self) -> Numbers {
+        Numbers::of(self.header.layout, self.header.bits)
+    }
+
+    /// The scales of some rows of the planes.
+    fn take_groups(&self, planes: &Planes, rows: Range<usize>, groups: &mut Groups) {
         let columns = self.columns();
         let part =
             |plane: usize, per_row: usize| &planes.planes[plane][rows.start * per_row..rows.end * per_row];
         if let Layout::Gguf(dtype) = self.header.layout {
             let n_blocks = columns / dtype.elements_per_unit() as usize;
-            let sides: Vec<&[u8]> = (0..)
-                .zip(self.header.layout.sides())
-                .map(|(plane, side)| part(plane, n_blocks * side.per_unit * side.dtype.unit_len()))
-                .collect();
-            return values::of_gguf(dtype, codes, &sides, out);
+            let (mut sides, all): ([&[u8]; 4], _) = (Default::default(), self.header.layout.sides());
+            for (plane, (side, known)) in sides.iter_mut().zip(all).enumerate() {
+                *side = part(plane, n_blocks * known.per_unit * known.dtype.unit_len());
+            }
+            return groups.take_gguf(dtype, &sides[..all.len()]);
         }
         let group = self.header.group_size as usize;
         let row_len = columns / group.max(1) * planes.dtype.unit_len();
         let biases = if planes.planes.len() > 1 { part(1, row_len) } else { &[] };
-        values::of_mlx(self.header.layout, group, planes.dtype, codes, (part(0, row_len), biases), out);
+        groups.take_mlx(self.header.layout, group, planes.dtype, (part(0, row_len), biases));
     }
 
     /// Scales and what else stands beside the codes of some rows.
-    fn planes(&self, rows: Range<usize>) -> Result<Planes, Error> {
+    fn planes(&self, rows: Range<usize>, threads: usize) -> Result<Planes, Error> {
         let (layout, columns) = (self.header.layout, self.columns());
         if let Layout::Gguf(dtype) = layout {
             let per_block = dtype.elements_per_unit() as usize;
@@ -185,7 +230,7 @@ impl QuantisedMatrix {
             }
             let plane = |side: &mithril_codec::quantised::Side| {
                 let row_len = columns / per_block * side.per_unit * side.dtype.unit_len();
-                self.side(&format!(".{}", side.name), rows.clone(), row_len)
+                self.side(&format!(".{}", side.name), rows.clone(), row_len, threads)
             };
             let planes = layout.sides().iter().map(plane).collect::<Result<Vec<_>, Error>>()?;
             return Ok(Planes { planes, dtype: Dtype::F16 });
@@ -196,26 +241,32 @@ impl QuantisedMatrix {
         }
         let per_row = columns / group;
         if layout != Layout::MlxAffine {
-            let planes = vec![self.side(SCALES, rows, per_row)?];
+            let planes = vec![self.side(SCALES, rows, per_row, threads)?];
             return Ok(Planes { planes, dtype: Dtype::U8 });
         }
         // Frames may call their values whole numbers of the same width; what they are, the header says.
         let dtype = self.header.scale_dtype;
         let dtype = dtype.ok_or_else(|| damaged(&self.name, "no type of scales"))?;
         let row_len = per_row * dtype.unit_len();
-        let scales = self.side(SCALES, rows.clone(), row_len)?;
+        let scales = self.side(SCALES, rows.clone(), row_len, threads)?;
         let biases = if self.sides.contains_key(BIASES) {
-            self.side(BIASES, rows, row_len)?
+            self.side(BIASES, rows, row_len, threads)?
         } else {
-            let zero_codes = self.side(ZERO_CODES, rows.clone(), 2 * per_row)?;
-            let residuals = self.side(BIAS_RESIDUALS, rows, row_len)?;
+            let zero_codes = self.side(ZERO_CODES, rows.clone(), 2 * per_row, threads)?;
+            let residuals = self.side(BIAS_RESIDUALS, rows, row_len, threads)?;
             zero_codes::join(dtype, &scales, &ZeroCodes { zero_codes, residuals })
         };
         Ok(Planes { planes: vec![scales, biases], dtype })
     }
 
     /// Rows of a plane that is a frame.
-    fn side(&self, suffix: &str, rows: Range<usize>, row_len: usize) -> Result<Vec<u8>, Error> {
+    fn side(
+        &self,
+        suffix: &str,
+        rows: Range<usize>,
+        row_len: usize,
+        threads: usize,
+    ) -> Result<Vec<u8>, Error> {
         let name = format!("{}{suffix}", self.name);
         let frame = self.sides.get(suffix).ok_or_else(|| damaged(&self.name, format!("no `{suffix}`")))?;
         let info = inspect(frame).map_err(|error| error.in_tensor(&name))?;
@@ -228,7 +279,7 @@ impl QuantisedMatrix {
             return Err(Error::TooLarge { raw_len: info.raw_len, limit });
         }
         let range = (rows.start * row_len) as u64..(rows.end * row_len) as u64;
-        let options = DecodeOptions::default().with_threads(1);
+        let options = DecodeOptions::default().with_threads(threads);
         decompress_range(frame, range, &options).map_err(|error| error.in_tensor(&name))
     }
 }
@@ -261,4 +312,122 @@ pub fn block_values(dtype: Dtype, blocks: &[u8], out: &mut [f32]) -> Result<(), 
         values::of_gguf(dtype, &codes, &planes, out);
     }
     Ok(())
+}
+
+/// How many vectors `x` holds for a matrix of rows and columns.
+fn vectors_of(name: &str, size: (usize, usize), x: &[f32], out: &[f32]) -> Result<usize, Error> {
+    let (rows, columns) = size;
+    let n = x.len() / columns.max(1);
+    if n == 0 || x.len() != n * columns || out.len() != n * rows {
+        return Err(Error::invalid(format!(
+            "`{name}` takes {columns} values and gives {rows}; there are {} and {}",
+            x.len(),
+            out.len()
+        )));
+    }
+    Ok(n)
+}
+
+/// Runs `work` for pieces of `step` rows, each of which it gives `n` products, and writes them vector by vector.
+fn multiply_pieces(
+    (rows, n): (usize, usize),
+    step: usize,
+    threads: usize,
+    out: &mut [f32],
+    work: impl Fn(Range<usize>, &mut [f32]) -> Result<(), Error> + Sync,
+) -> Result<(), Error> {
+    let mut by_row = if n == 1 { Vec::new() } else { vec![0.0; out.len()] };
+    let products = if n == 1 { &mut *out } else { by_row.as_mut_slice() };
+    let pieces: Vec<Mutex<&mut [f32]>> = products.chunks_mut(step * n).map(Mutex::new).collect();
+    tasks::run(pieces.len(), threads, |piece| {
+        let own = piece * step..((piece + 1) * step).min(rows);
+        work(own, &mut pieces[piece].lock().unwrap_or_else(PoisonError::into_inner))
+    })?;
+    for (row, products) in by_row.chunks_exact(n).enumerate() {
+        for (vector, product) in products.iter().enumerate() {
+            out[vector * rows + row] = *product;
+        }
+    }
+    Ok(())
+}
+
+/// Rows that a thread takes at a time.
+const PLAIN_ROWS: usize = 64;
+
+/// The products of rows of singles with each of some vectors, in the order of [`QuantisedMatrix::multiply`]: what products
+/// from codes are compared with.
+///
+/// # Errors
+/// When weights or outputs have other lengths than vectors of so many columns need.
+pub fn multiply_singles(
+    weights: &[f32],
+    columns: usize,
+    x: &[f32],
+    out: &mut [f32],
+    threads: usize,
+) -> Result<(), Error> {
+    let rows = weights.len() / columns.max(1);
+    let n = vectors_of("weights", (rows, columns), x, out)?;
+    if weights.len() != rows * columns {
+        return Err(Error::invalid(format!("{} weights are no rows of {columns}", weights.len())));
+    }
+    let threads = thread_count(threads, rows.div_ceil(PLAIN_ROWS), rows * columns * n);
+    multiply_pieces((rows, n), PLAIN_ROWS, threads, out, |own, products| {
+        for (row, out) in own.zip(products.chunks_exact_mut(n)) {
+            let weights = &weights[row * columns..][..columns];
+            for (x, out) in x.chunks_exact(columns).zip(out) {
+                *out = mithril_codec::quantised::products::dot_singles(weights, x);
+            }
+        }
+        Ok(())
+    })
+}
+
+/// The products of rows of plain blocks of GGUF, as [`QuantisedMatrix::multiply`] has them of coded ones.
+///
+/// # Errors
+/// When the type has no values here, or the lengths do not fit.
+pub fn multiply_blocks(
+    dtype: Dtype,
+    blocks: &[u8],
+    columns: usize,
+    x: &[f32],
+    out: &mut [f32],
+    threads: usize,
+) -> Result<(), Error> {
+    let layout = Layout::Gguf(dtype);
+    let (per_block, block_len) = (dtype.elements_per_unit() as usize, dtype.unit_len());
+    if !values::has_values(layout) || !columns.is_multiple_of(per_block) {
+        let name = dtype.name();
+        return Err(Error::invalid(format!("rows of {columns} are not multiplied as blocks of {name}")));
+    }
+    let row_len = columns / per_block * block_len;
+    let rows = blocks.len() / row_len.max(1);
+    let n = vectors_of("blocks", (rows, columns), x, out)?;
+    if blocks.len() != rows * row_len {
+        return Err(Error::invalid(format!("{} bytes are no rows of {row_len}", blocks.len())));
+    }
+    let inputs = Inputs::new(x, columns);
+    let bits = layout.bits().unwrap_or(8);
+    let (numbers, n_low) = (Numbers::of(layout, bits), Layout::low_bits(bits));
+    let padded = columns.next_multiple_of(64);
+    let threads = thread_count(threads, rows.div_ceil(PLAIN_ROWS), rows * columns * n);
+    multiply_pieces((rows, n), PLAIN_ROWS, threads, out, |own, products| {
+        let (mut codes, mut groups) = (vec![0; padded], Groups::default());
+        let mut low_plane = vec![0; padded / 8 * usize::from(n_low)];
+        let mut planes = vec![Vec::new(); layout.sides().len()];
+        for (row, out) in own.zip(products.chunks_exact_mut(n)) {
+            planes.iter_mut().for_each(Vec::clear);
+            gguf::split(dtype, &blocks[row * row_len..][..row_len], &mut codes[..columns], &mut planes);
+            low_bits::pack(n_low, &codes, &mut low_plane);
+            codes.iter_mut().for_each(|code| *code >>= n_low);
+            let (mut sides, all): ([&[u8]; 4], _) = (Default::default(), planes.len());
+            sides.iter_mut().zip(&planes).for_each(|(side, plane)| *side = plane);
+            groups.take_gguf(dtype, &sides[..all]);
+            let row =
+                CodeRow { symbols: &codes, n_low, low_bits: &low_plane, numbers: &numbers, groups: &groups };
+            row.dot(&inputs, out);
+        }
+        Ok(())
+    })
 }

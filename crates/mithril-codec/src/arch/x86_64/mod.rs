@@ -20,6 +20,7 @@ mod low_rank;
 mod predicted;
 mod predicted_tiles;
 mod products;
+mod quantised_dot;
 mod rans12;
 mod rans8_decode;
 mod rans8_encode;

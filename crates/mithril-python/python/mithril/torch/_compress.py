@@ -44,6 +44,11 @@ def compress_module(
     quantised one, or its tensors, and `names` tells the name of a layer's matrix there (for GGUF `blk.0.attn_q.weight`;
     by default the name of the layer). A layer is replaced if that matrix decodes to its weights, bit for bit; one on the
     device `meta` has none to compare.
+
+    With the `arithmetic` `torch`, a layer decodes its weights and leaves the product to torch: outputs are those of the
+    plain layer, bit for bit. With `fused`, weights go from their codes into sums and never stand in memory, for one
+    vector, or for up to eight of weights that came quantised; sums are added in an order of our own, so outputs differ
+    from torch's in the last bits.
     """
     if (kind == "ecq") != (source is not None):
         raise ValueError("`source` is for `kind='ecq'`, which needs it: weights that came quantised, entropy-coded")

@@ -32,6 +32,9 @@ PARTS = (
 
 Matrix = CodedMatrix | QuantisedMatrix
 
+# Vectors that weights that came quantised are multiplied with from their codes.
+FUSED_VECTORS = 8
+
 
 class _Room:
     """Memory that layers decode into, one after the other."""
@@ -126,8 +129,6 @@ class EntropyCodedLinear(_Coded):
         super().__init__(matrix, dtype, threads)
         if arithmetic not in ("torch", "fused"):
             raise ValueError(f"`arithmetic` is `torch` or `fused`, not `{arithmetic}`")
-        if arithmetic == "fused" and isinstance(matrix, QuantisedMatrix):
-            raise ValueError("weights that came quantised are multiplied by torch: `arithmetic` must be `torch`")
         self.arithmetic = arithmetic
         self.in_features, self.out_features = matrix.columns, matrix.rows
         self.bias = None if bias is None else nn.Parameter(bias.detach().clone(), requires_grad=False)
@@ -143,15 +144,19 @@ class EntropyCodedLinear(_Coded):
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         """`x W^T + b`."""
         needs_gradient = torch.is_grad_enabled() and x.requires_grad
-        if self.arithmetic == "fused" and x.numel() == self.in_features and not needs_gradient:
+        if self.arithmetic == "fused" and 0 < x.numel() <= self._fused_vectors * self.in_features and not needs_gradient:
             return self._fused(x)
         return nn.functional.linear(x, self.decode(fresh=needs_gradient), self.bias)
+
+    @property
+    def _fused_vectors(self) -> int:
+        """Vectors that are multiplied from codes; for more of them torch is quicker, decoding included."""
+        return FUSED_VECTORS if isinstance(self.matrix, QuantisedMatrix) else 1
 
     def _fused(self, x: torch.Tensor) -> torch.Tensor:
         if x.device.type != "cpu":
             raise ValueError(f"coded weights are multiplied on the CPU; the input is on {x.device}")
         out = torch.empty((*x.shape[:-1], self.out_features), dtype=torch.float32)
-        assert isinstance(self.matrix, CodedMatrix), "checked when the layer was made"
         x_single = x.detach().to(torch.float32).contiguous()
         self.matrix.multiply(adapter.memory(x_single), adapter.memory(out), self.threads)
         if self.bias is not None:

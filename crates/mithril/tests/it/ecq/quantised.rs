@@ -1,11 +1,11 @@
-//! Weights that came quantised decode to the values of their plain blocks, whole and by rows.
+//! Weights that came quantised decode to the values of their plain blocks, whole and by rows, and multiply as those do.
 
 use super::models::{GGUF_TYPES, gguf_blocks, gguf_of, mlx_module, safetensors_of};
 use super::{Numbers, encode};
 use crate::folder::Folder;
 use mithril::Dtype;
 use mithril::convert::ecq::{EcqFile, NewPart, bit_packing};
-use mithril::inference::{QuantisedMatrix, block_values};
+use mithril::inference::{QuantisedMatrix, block_values, multiply_blocks, multiply_singles};
 
 /// All tensors of a matrix.
 fn parts(file: &EcqFile, name: &str) -> Vec<NewPart> {
@@ -38,8 +38,24 @@ fn check(matrix: &QuantisedMatrix, name: &str, wanted: &[f32]) {
     }
     assert!(matrix.decode_rows(0..rows + 1, &mut vec![0.0; (rows + 1) * columns], 1).is_err());
     assert!(matrix.decode_rows(0..1, &mut [0.0; 3], 1).is_err());
+    for n in [1, 3, 6] {
+        let x = vectors(n, columns);
+        let (mut products, mut from_singles) = (vec![0.0; n * rows], vec![1.0; n * rows]);
+        multiply_singles(wanted, columns, &x, &mut from_singles, 1).unwrap();
+        for threads in [1, 2] {
+            products.fill(0.0);
+            matrix.multiply(&x, &mut products, threads).unwrap();
+            assert!(bits(&products) == bits(&from_singles), "{name}, {n} vectors, {threads} threads");
+        }
+    }
+    assert!(matrix.multiply(&[0.0; 5], &mut vec![0.0; rows], 1).is_err());
+    assert!(matrix.multiply(&[], &mut [], 1).is_err());
     let again = QuantisedMatrix::from_parts(name, matrix.to_parts()).unwrap();
     assert_eq!(again.resident_len(), matrix.resident_len());
+}
+
+fn vectors(n: usize, columns: usize) -> Vec<f32> {
+    (0..n * columns).map(|at| (at * 37 % 101) as f32 / 50.0 - 1.0).collect()
 }
 
 #[test]
@@ -61,6 +77,13 @@ fn blocks_of_gguf_decode_to_their_values() {
         assert!(matrix.resident_len() < blocks.len(), "{dtype:?}");
         check(&matrix, "m", &wanted);
         n_checked += 1;
+        let x = vectors(2, 512);
+        let (mut products, mut from_singles) = (vec![0.0; 2 * 70], vec![1.0; 2 * 70]);
+        multiply_singles(&wanted, 512, &x, &mut from_singles, 1).unwrap();
+        multiply_blocks(dtype, &blocks, 512, &x, &mut products, 2).unwrap();
+        assert!(bits(&products) == bits(&from_singles), "{dtype:?}");
+        assert!(multiply_blocks(dtype, &blocks[1..], 512, &x, &mut products, 1).is_err());
+        assert!(multiply_blocks(dtype, &blocks, 511, &x, &mut products, 1).is_err());
         assert!(block_values(dtype, &blocks[1..], &mut wanted).is_err());
     }
     assert_eq!(n_checked, 10);
@@ -69,7 +92,7 @@ fn blocks_of_gguf_decode_to_their_values() {
 #[test]
 fn groups_of_mlx_decode_to_their_values() {
     let folder = Folder::new("ecq-values-mlx");
-    for (width, group) in [(4u8, 64), (3, 32), (8, 128)] {
+    for (width, group) in [(4u8, 64), (3, 32), (8, 128), (2, 64), (5, 32), (6, 64)] {
         let tensors = mlx_module("m", "affine", width, group, 60, 384);
         let name = format!("m{width}.safetensors");
         folder.write(&format!("in{width}/{name}"), &safetensors_of(&tensors));
