@@ -204,6 +204,14 @@ impl Avx2 {
         match self {}
     }
 
+    pub(crate) fn delta_pack_flags(self, _: &[u8], _: &mut [u8]) -> usize {
+        match self {}
+    }
+
+    pub(crate) fn delta_count_set(self, _: &[u8], _: usize) -> usize {
+        match self {}
+    }
+
     pub(crate) fn delta_split_flags(self, _: &[u8], _: &[u64], _: &mut [(u8, usize)], _: &mut [u8]) -> usize {
         match self {}
     }

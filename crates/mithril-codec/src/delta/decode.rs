@@ -46,8 +46,9 @@ pub(crate) fn decode(
         _ => return Err(CodecError::corrupt("number of rANS8 streams")),
     };
     cursor.take(used)?;
+    let kept = &data[len - cursor.rest().len()..];
     let planes = raw::planes(&mut cursor, &symbols.counts)?;
-    if !words::apply(number, &tables, &symbols, &planes, base, out, scratch) {
+    if !words::apply(number, &tables, &symbols, &planes, kept, base, out, scratch) {
         passes::apply(number, &tables, &symbols, &planes, base, out, scratch);
     }
     read_escapes(&mut cursor, number, n, out)?;

@@ -8,11 +8,13 @@ use super::encode::{Centers, Split, TABLES_LEN};
 use super::header::Context;
 use super::model::{self, CodeCounts, STILL};
 use super::raw::{self, RawCounts};
+use super::words::TILE_WORDS;
 use super::{MAX_CONTEXTS, Number, Scratch, contexts};
 use crate::arch::Avx2;
 
-/// Bytes behind what kernels write that they may touch.
+/// Bytes behind what kernels write that they may touch, and behind the last of it, where they take some words together.
 const SLACK: usize = 64;
+const TILE_SLACK: usize = 64 * (TILE_WORDS + 1);
 
 /// Which codes have a class in each context.
 #[derive(Debug, Default, Clone, Copy)]
@@ -27,11 +29,14 @@ pub(crate) struct Windows {
 
 /// Where kept bits and bytes go on.
 #[derive(Debug)]
+#[cfg_attr(
+    not(all(target_arch = "x86_64", not(feature = "scalar-only"))),
+    expect(dead_code, reason = "for kernels")
+)]
 pub(crate) struct Kept<'a> {
     /// Strings of bits, each with room behind it, and the bit where each goes on.
     pub(crate) bits: &'a mut [u8],
     pub(crate) bits_at: [usize; 7],
-    pub(crate) n_bit_planes: usize,
     /// The same for bytes.
     pub(crate) bytes: &'a mut [u8],
     pub(crate) bytes_at: [usize; 3],
@@ -80,7 +85,7 @@ pub(super) fn split(
         sorted_len += n + SLACK;
         strings_len += n.div_ceil(4).next_multiple_of(group_len) / 2;
     }
-    sorted.resize(sorted_len + SLACK, 0);
+    sorted.resize(sorted_len + TILE_SLACK, 0);
     strings.resize(strings_len, 0);
     bucketed.resize(n + MAX_CONTEXTS * group_len + SLACK, 0);
     avx2.delta_sort(contexts, codes, &mut ends[..n_contexts], sorted);
@@ -149,7 +154,7 @@ pub(super) fn write_raw(
         end += n.div_ceil(8) + SLACK;
         start
     });
-    bits.resize(end, 0);
+    bits.resize(end + TILE_SLACK, 0);
     end = 0;
     let bytes_starts = [byte_lens[0], byte_lens[1], byte_lens[2]].map(|n| {
         let start = end;
@@ -160,7 +165,6 @@ pub(super) fn write_raw(
     let mut kept = Kept {
         bits,
         bits_at: bits_starts.map(|start| 8 * start),
-        n_bit_planes: bit_lens.iter().filter(|n| **n > 0).count(),
         bytes,
         bytes_at: bytes_starts,
         n_byte_planes: byte_lens.iter().filter(|n| **n > 0).count(),

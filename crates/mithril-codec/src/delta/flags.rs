@@ -19,6 +19,11 @@ pub(super) enum Source {
 
 /// Packs symbols of four flags into bytes, the first in the lowest bits. There is an even number of them.
 pub(super) fn pack(symbols: &[u8], out: &mut [u8]) {
+    let done = match crate::arch::avx2() {
+        Some(avx2) => avx2.delta_pack_flags(symbols, out),
+        None => 0,
+    };
+    let (symbols, out) = (&symbols[done..], &mut out[done / 2..]);
     let (words, rest) = symbols.as_chunks::<8>();
     let (bytes, last) = out.split_at_mut(4 * words.len());
     for (word, bytes) in words.iter().zip(bytes.as_chunks_mut::<4>().0) {
@@ -154,6 +159,9 @@ pub(crate) fn keep_flagged(bytes: &[u8], moved: &[u64], out: &mut Vec<u8>) {
 
 /// How many of the `n` bits from a byte on are set.
 pub(super) fn count_set(bytes: &[u8], n: usize) -> usize {
+    if let Some(avx2) = crate::arch::avx2() {
+        return avx2.delta_count_set(bytes, n);
+    }
     let (words, rest) = bytes[..n / 8].as_chunks::<8>();
     let whole: u32 = words.iter().map(|word| u64::from_le_bytes(*word).count_ones()).sum();
     let rest: u32 = rest.iter().map(|byte| byte.count_ones()).sum();

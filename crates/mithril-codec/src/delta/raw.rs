@@ -78,16 +78,27 @@ pub(super) fn spread(planes: &Planes<'_>, raw_lens: &[u8], padded: &mut Vec<u8>,
     }
 }
 
-/// Copies the strings of bits one behind the other, with so many bytes behind the last; returns at which bit each starts.
-pub(super) fn put_together(planes: &Planes<'_>, slack: usize, strings: &mut Vec<u8>) -> [usize; 7] {
-    strings.clear();
+/// All strings of bits, with so many bytes behind the last, and at which bit each starts. They stand at the front of `kept`,
+/// and are copied only where too little is behind them.
+pub(super) fn strings<'a>(
+    planes: &Planes<'_>,
+    kept: &'a [u8],
+    slack: usize,
+    copy: &'a mut Vec<u8>,
+) -> (&'a [u8], [usize; 7]) {
+    let mut end = 0;
     let starts = planes.bits.map(|plane| {
-        let start = 8 * strings.len();
-        strings.extend_from_slice(plane);
+        let start = 8 * end;
+        end += plane.len();
         start
     });
-    strings.resize(strings.len() + slack, 0);
-    starts
+    if kept.len() >= end + slack {
+        return (kept, starts);
+    }
+    copy.clear();
+    copy.extend_from_slice(&kept[..end]);
+    copy.resize(end + slack, 0);
+    (copy, starts)
 }
 
 /// Hands the bits of a plane to the elements that reach it.

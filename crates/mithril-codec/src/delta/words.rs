@@ -21,8 +21,12 @@ pub(crate) const KEPT: u8 = LEADING - 1;
 /// step from the center is added.
 pub(crate) const EXACT: [u8; 2] = [LEADING, NEGATIVE];
 
-/// Bytes behind codes and bits that kernels may touch.
-const SLACK: usize = 64;
+/// Words of 64 elements that kernels take together.
+pub(crate) const TILE_WORDS: usize = 16;
+
+/// Bytes behind codes, and behind bits, that kernels may touch.
+const SLACK: usize = 64 * (TILE_WORDS + 1);
+const BITS_SLACK: usize = 8 * (TILE_WORDS + 2);
 
 /// In place of the context of an element that does not exist, and of a context that no element has.
 const NO_ELEMENT: u8 = u8::MAX;
@@ -30,6 +34,10 @@ const NO_CONTEXT: u8 = u8::MAX - 1;
 
 /// Where the codes and kept bits of the next elements are.
 #[derive(Debug)]
+#[cfg_attr(
+    not(all(target_arch = "x86_64", not(feature = "scalar-only"))),
+    expect(dead_code, reason = "for kernels")
+)]
 pub(crate) struct Walk<'a> {
     pub(crate) sign: bool,
     /// Centers and exact differences, if any context has others than zero.
@@ -42,7 +50,6 @@ pub(crate) struct Walk<'a> {
     /// Planes of single bits, one behind the other, and the bit where each goes on.
     pub(crate) bits: &'a [u8],
     pub(crate) bits_at: [usize; 7],
-    pub(crate) n_planes: usize,
     /// What is left of the planes of bytes.
     pub(crate) bytes: [&'a [u8]; 3],
 }
@@ -52,12 +59,15 @@ pub(super) fn kernels(number: Number) -> Option<Avx2> {
     crate::arch::avx2().filter(|avx2| avx2.is_wide() && matches!(number.width, 2 | 4))
 }
 
-/// Moves every element of the base by its difference, if there are kernels for that; returns whether.
+/// Moves every element of the base by its difference, if there are kernels for that; returns whether. `kept` is where the
+/// planes start, and all that stands behind them.
+#[expect(clippy::too_many_arguments, reason = "what the block holds, part by part")]
 pub(super) fn apply(
     number: Number,
     tables: &[Context],
     symbols: &Symbols,
     planes: &Planes<'_>,
+    kept: &[u8],
     base: &[u8],
     out: &mut [u8],
     scratch: &mut Scratch,
@@ -65,7 +75,7 @@ pub(super) fn apply(
     let Some(avx2) = kernels(number) else { return false };
     let Scratch { contexts, bucketed, flags, symbols: codes, raw_bits: bits, .. } = scratch;
     let (codes_at, n_contexts) = join(avx2, tables, symbols, bucketed, flags, codes);
-    let bits_at = raw::put_together(planes, SLACK, bits);
+    let (bits, bits_at) = raw::strings(planes, kept, BITS_SLACK, bits);
     let plain = tables.iter().all(|context| context.center == 0 && context.exact.is_none());
     let centers = Centers32::new(tables.iter().map(|context| (context.center, context.exact)));
     let mut walk = Walk {
@@ -76,7 +86,6 @@ pub(super) fn apply(
         n_contexts,
         bits,
         bits_at,
-        n_planes: planes.bits.iter().filter(|plane| !plane.is_empty()).count(),
         bytes: [planes.bytes[0], planes.bytes[1], planes.bytes[2]],
     };
     let n = contexts.len();

@@ -48,6 +48,21 @@ impl Avx2 {
         unsafe { split_flags(contexts, moved, strings_at, strings) }
     }
 
+    /// See `delta::flags::pack`. Takes whole vectors of 64 symbols; returns how many symbols are done.
+    pub(crate) fn delta_pack_flags(self, symbols: &[u8], out: &mut [u8]) -> usize {
+        // SAFETY: `self` exists only when `detect` saw the features.
+        unsafe { pack_flags(symbols, out) }
+    }
+
+    /// See `delta::flags::count_set`.
+    ///
+    /// # Panics
+    /// When there are fewer bits.
+    pub(crate) fn delta_count_set(self, bytes: &[u8], n: usize) -> usize {
+        // SAFETY: `self` exists only when `detect` saw the features.
+        unsafe { count_set(bytes, n) }
+    }
+
     /// See `delta::flags::keep_flagged`. Takes whole words; returns how many, and how many bytes were kept.
     ///
     /// # Panics
@@ -199,6 +214,36 @@ fn merge_flags(
         *out = word;
     }
     words.len()
+}
+
+#[target_feature(enable = "avx2,bmi1,bmi2,popcnt,lzcnt")]
+fn pack_flags(symbols: &[u8], out: &mut [u8]) -> usize {
+    // The second of two symbols counts sixteen times.
+    let weights = _mm256_set1_epi16(0x1001);
+    let words = symbols.as_chunks::<64>().0;
+    for (symbols, out) in words.iter().zip(out.as_chunks_mut::<32>().0) {
+        let [low, high] = symbols.as_chunks::<32>().0 else { break };
+        let low = _mm256_maddubs_epi16(load(low), weights);
+        let high = _mm256_maddubs_epi16(load(high), weights);
+        // Packing takes turns between the halves of both.
+        store(out, _mm256_permute4x64_epi64::<0b11_01_10_00>(_mm256_packus_epi16(low, high)));
+    }
+    64 * words.len()
+}
+
+#[target_feature(enable = "avx2,bmi1,bmi2,popcnt,lzcnt")]
+fn count_set(bytes: &[u8], n: usize) -> usize {
+    let (words, rest) = bytes[..n.div_ceil(8)].as_chunks::<8>();
+    let mut last = [0; 8];
+    last[..rest.len()].copy_from_slice(rest);
+    let whole: usize = words.iter().map(|word| u64::from_le_bytes(*word).count_ones() as usize).sum();
+    let of_last = u64::from_le_bytes(last).count_ones() as usize;
+    // Bits behind the last mean nothing.
+    let above = match bytes.get(n / 8) {
+        Some(byte) if !n.is_multiple_of(8) => (byte >> (n % 8)).count_ones() as usize,
+        _ => 0,
+    };
+    whole + of_last - above
 }
 
 #[target_feature(enable = "avx2,bmi1,bmi2,popcnt,lzcnt")]

@@ -33,6 +33,9 @@ impl Avx2 {
         codes: &mut [u8],
         rests: [&mut [u8]; 2],
     ) -> usize {
+        if let Some(wide) = self.wide {
+            return wide.delta_codes_16(sign, source, base, codes, rests);
+        }
         // SAFETY: `self` exists only when `detect` saw the features.
         unsafe { codes_16(sign, source, base, codes, rests) }
     }
@@ -154,7 +157,7 @@ fn contexts_16(rule: ContextRule, base: &[u8], contexts: &mut [u8]) -> usize {
 }
 
 /// Bit lengths of a nibble that stands so many bits up.
-const fn nibble_lens(above: u8) -> [u8; 16] {
+pub(super) const fn nibble_lens(above: u8) -> [u8; 16] {
     let mut lens = [0; 16];
     let mut nibble = 1u8;
     while nibble < 16 {

@@ -1,10 +1,9 @@
 //! Differences of 64 elements at a time with AVX-512, from decoded symbols to the elements: see `delta::words`.
 
-use super::delta::bits_at;
 use super::delta_wide::kernels;
 use super::{Avx2, Avx512, load_wide, store_wide};
 use crate::delta::Centers32;
-use crate::delta::words::{EXACT, KEPT, LEADING, NEGATIVE, Walk};
+use crate::delta::words::{EXACT, KEPT, LEADING, MOVED, NEGATIVE, TILE_WORDS, Walk};
 use std::arch::x86_64::*;
 
 impl Avx2 {
@@ -117,64 +116,174 @@ fn codes_of_flagged(code_of: &[u8; 16], flags: &[u8], symbols: &[u8], codes: &mu
     }
 }
 
-/// A vector of each context that has codes.
+/// Codes and single kept bits of some words of 64 elements: few enough that they stay in the first-level cache.
+struct Tile {
+    codes: [[u8; 64]; TILE_WORDS],
+    /// A word of bits for each plane of single bits, and each word of elements.
+    bits: [[u64; 8]; TILE_WORDS],
+    /// Planes of which there are words.
+    n_planes: u8,
+    /// Whether some element keeps whole bytes.
+    any_bytes: bool,
+    /// A vector of each context that has codes.
+    numbers: [__m512i; 16],
+}
+
+impl Tile {
+    #[inline]
+    #[target_feature(enable = "avx512f")]
+    fn new(walk: &Walk<'_>) -> Self {
+        let mut numbers = [_mm512_setzero_si512(); 16];
+        for (number, (context, _)) in numbers.iter_mut().zip(&walk.codes_at) {
+            *number = byte(*context);
+        }
+        let (codes, bits) = ([[0; 64]; TILE_WORDS], [[0; 8]; TILE_WORDS]);
+        Self { codes, bits, n_planes: 0, any_bytes: false, numbers }
+    }
+
+    /// Takes what belongs to the next elements, which have these contexts. One step after the other for all words, so that
+    /// no word waits for the one before.
+    #[inline]
+    #[target_feature(enable = "avx512f,avx512bw,avx512vbmi2,avx2,bmi1,bmi2,popcnt")]
+    fn fill(&mut self, walk: &mut Walk<'_>, contexts: &[[u8; 64]]) {
+        let kept = match walk.n_contexts {
+            0..=4 => self.take_codes::<1>(walk, contexts),
+            5..=8 => self.take_codes::<2>(walk, contexts),
+            9..=12 => self.take_codes::<3>(walk, contexts),
+            _ => self.take_codes::<4>(walk, contexts),
+        };
+        self.any_bytes = with(kept, KEPT & !7) != 0;
+        self.n_planes = most(_mm512_and_si512(kept, byte(7)));
+        let n = contexts.len();
+        match self.n_planes {
+            0 => {}
+            1 => self.take_bits::<1>(walk, n),
+            2 => self.take_bits::<2>(walk, n),
+            3 => self.take_bits::<3>(walk, n),
+            4 => self.take_bits::<4>(walk, n),
+            5 => self.take_bits::<5>(walk, n),
+            6 => self.take_bits::<6>(walk, n),
+            _ => self.take_bits::<7>(walk, n),
+        }
+    }
+
+    /// Hands codes to the elements, with so many times four contexts; returns the most kept bits and bytes at each place.
+    #[target_feature(enable = "avx512f,avx512bw,avx512vbmi2,avx2,bmi1,bmi2,popcnt")]
+    fn take_codes<const FOURS: usize>(&mut self, walk: &mut Walk<'_>, contexts: &[[u8; 64]]) -> __m512i {
+        let fours: &mut [[(u8, usize); 4]; FOURS] =
+            walk.codes_at.as_chunks_mut().0.first_chunk_mut().expect("room for sixteen contexts");
+        let numbers: &[[__m512i; 4]; FOURS] =
+            self.numbers.as_chunks().0.first_chunk().expect("sixteen contexts");
+        // A word moves the place of a context by at most 64.
+        let room = walk.codes.len().checked_sub(64 * (TILE_WORDS + 1)).expect("codes have bytes behind them");
+        assert!(contexts.len() <= TILE_WORDS && fours.iter().flatten().all(|(_, at)| *at <= room));
+        let zero = _mm512_setzero_si512();
+        let (mut n_bits, mut bytes) = (zero, zero);
+        for (contexts, out) in contexts.iter().zip(&mut self.codes) {
+            let contexts = load_wide(contexts);
+            // Four parts, so that an expansion does not wait for all before it. Contexts behind the last have no members.
+            let mut parts = [zero; 4];
+            for (four, numbers) in fours.iter_mut().zip(numbers) {
+                for ((part, (_, at)), number) in parts.iter_mut().zip(four).zip(numbers) {
+                    let members = _mm512_cmpeq_epi8_mask(contexts, *number);
+                    // SAFETY: there are 64 bytes for each word of the tile behind where it started, and 64 more.
+                    let next = unsafe { _mm512_loadu_si512(walk.codes.as_ptr().wrapping_add(*at).cast()) };
+                    *part = _mm512_mask_expand_epi8(*part, members, next);
+                    *at += members.count_ones() as usize;
+                }
+            }
+            let [a, b, c, d] = parts;
+            let codes = _mm512_or_si512(_mm512_or_si512(a, b), _mm512_or_si512(c, d));
+            n_bits = _mm512_max_epu8(n_bits, _mm512_and_si512(codes, byte(7)));
+            bytes = _mm512_or_si512(bytes, _mm512_and_si512(codes, byte(KEPT & !7)));
+            store_wide(out, codes);
+        }
+        _mm512_or_si512(n_bits, bytes)
+    }
+
+    /// Hands single kept bits to the first `n` words, of so many planes.
+    #[target_feature(enable = "avx512f,avx512bw,avx2,bmi1,bmi2,popcnt")]
+    fn take_bits<const PLANES: usize>(&mut self, walk: &mut Walk<'_>, n: usize) {
+        let ends: &mut [usize; PLANES] = walk.bits_at.first_chunk_mut().expect("seven planes");
+        let mut places = *ends;
+        // A word moves the place of a plane by at most 64 bits.
+        let room = walk.bits.len().checked_sub(8 * TILE_WORDS + 16).expect("bits have bytes behind them");
+        assert!(n <= TILE_WORDS && places.iter().all(|at| at / 8 <= room));
+        for (codes, words) in self.codes[..n].iter().zip(&mut self.bits) {
+            let codes = load_wide(codes);
+            let (ones, twos, fours) = (with(codes, 1), with(codes, 2), with(codes, 4));
+            for ((at, members), word) in places.iter_mut().zip(more_than(ones, twos, fours)).zip(words) {
+                let first = walk.bits.as_ptr().wrapping_add(*at / 8);
+                // SAFETY: there are eight bytes for each word of the tile behind where it started, and sixteen more.
+                let low = unsafe { first.cast::<u64>().read_unaligned() };
+                // SAFETY: as above, one byte further.
+                let high = unsafe { first.wrapping_add(1).cast::<u64>().read_unaligned() };
+                let next = low >> (*at % 8) | high << (8 - *at % 8);
+                *word = _pdep_u64(next, members);
+                *at += members.count_ones() as usize;
+            }
+        }
+        *ends = places;
+    }
+
+    /// The single kept bits of each element of a word.
+    #[inline]
+    #[target_feature(enable = "avx512f,avx512bw,avx512vbmi,gfni")]
+    fn bits_of(&self, word: usize) -> __m512i {
+        // SAFETY: a word of each of eight planes is 64 readable bytes, and `loadu` has no alignment requirement.
+        let planes = unsafe { _mm512_loadu_si512(self.bits[word].as_ptr().cast()) };
+        // Eight elements of all planes together, the last plane first, as the product with a matrix has it. Words of planes
+        // that are not there are left over from before.
+        let there = ONES_OF_LANES * (0xff << (8 - self.n_planes) & 0xff);
+        let by_eights = _mm512_maskz_permutexvar_epi8(there, load_wide(&BY_EIGHTS), planes);
+        _mm512_gf2p8affine_epi64_epi8::<0>(_mm512_set1_epi64(DIAGONAL), by_eights)
+    }
+}
+
+/// Elements that keep more than 0, 1, 2... single bits, from the bits of how many they keep.
+#[inline(always)]
+pub(super) fn more_than(ones: u64, twos: u64, fours: u64) -> [u64; 7] {
+    let (any_low, both_low) = (ones | twos, ones & twos);
+    [any_low | fours, twos | fours, both_low | fours, fours, any_low & fours, twos & fours, both_low & fours]
+}
+
+/// The largest of 64 numbers below eight.
 #[inline]
 #[target_feature(enable = "avx512f,avx512bw")]
-fn numbers_of(walk: &Walk<'_>) -> [__m512i; 16] {
-    std::array::from_fn(|at| byte(walk.codes_at[at].0))
-}
-
-/// The codes of the next 64 elements, which have these contexts.
-#[inline]
-#[target_feature(enable = "avx512f,avx512bw,avx512vbmi2,avx2,bmi1,bmi2,popcnt")]
-fn next_codes(walk: &mut Walk<'_>, numbers: &[__m512i; 16], contexts: __m512i) -> __m512i {
-    // Four parts, so that an expansion does not wait for all before it. Contexts behind the last have no members.
-    let (codes, n_contexts) = (walk.codes, walk.n_contexts.next_multiple_of(4));
-    let zero = _mm512_setzero_si512();
-    let (mut a, mut b, mut c, mut d) = (zero, zero, zero, zero);
-    let fours = walk.codes_at[..n_contexts].as_chunks_mut::<4>().0.iter_mut();
-    for (at, number) in fours.zip(numbers.as_chunks::<4>().0) {
-        a = expand_next(a, codes, &mut at[0].1, _mm512_cmpeq_epi8_mask(contexts, number[0]));
-        b = expand_next(b, codes, &mut at[1].1, _mm512_cmpeq_epi8_mask(contexts, number[1]));
-        c = expand_next(c, codes, &mut at[2].1, _mm512_cmpeq_epi8_mask(contexts, number[2]));
-        d = expand_next(d, codes, &mut at[3].1, _mm512_cmpeq_epi8_mask(contexts, number[3]));
+pub(super) fn most(numbers: __m512i) -> u8 {
+    let mut most = 0;
+    while _mm512_cmpgt_epu8_mask(numbers, byte(most)) != 0 {
+        most += 1;
     }
-    _mm512_or_si512(_mm512_or_si512(a, b), _mm512_or_si512(c, d))
+    most
 }
 
-/// Hands the next codes of a context to its members.
+/// Asks for the lines of a tile that is written soon: its stores come all at once, and would wait for each.
 #[inline]
-#[target_feature(enable = "avx512f,avx512bw,avx512vbmi2,popcnt")]
-fn expand_next(others: __m512i, codes: &[u8], at: &mut usize, members: u64) -> __m512i {
-    let next: &[u8; 64] = codes[*at..].first_chunk().expect("codes have bytes behind them");
-    *at += members.count_ones() as usize;
-    _mm512_mask_expand_epi8(others, members, load_wide(next))
+#[target_feature(enable = "avx512f")]
+fn fetch(bytes: &[u8]) {
+    for line in bytes.chunks(64) {
+        _mm_prefetch::<_MM_HINT_T0>(line.as_ptr().cast());
+    }
 }
 
-/// The single kept bits of the next 64 elements, which have these codes.
-#[inline]
-#[target_feature(enable = "avx512f,avx512bw,avx2,bmi1,bmi2,popcnt")]
-fn next_bits(walk: &mut Walk<'_>, codes: __m512i) -> __m512i {
-    let n_bits = _mm512_and_si512(codes, byte(7));
-    let mut bits = _mm512_setzero_si512();
-    for (plane, at) in (0u8..).zip(&mut walk.bits_at[..walk.n_planes]) {
-        let members = _mm512_cmpgt_epi8_mask(n_bits, byte(plane));
-        let n = members.count_ones();
-        let placed = _pdep_u64(few_bits_at(walk.bits, *at, n), members);
-        *at += n as usize;
-        bits = _mm512_mask_add_epi8(bits, placed, bits, byte(1 << plane));
-    }
-    bits
-}
+/// The lowest of each eight lanes.
+const ONES_OF_LANES: u64 = 0x0101_0101_0101_0101;
 
-/// The next `n` bits of a string, and others above them.
-#[inline(always)]
-fn few_bits_at(string: &[u8], at: usize, n: u32) -> u64 {
-    if n > 56 {
-        return bits_at(string, at);
+/// A matrix of eight by eight bits with ones where row and column are the same.
+pub(super) const DIAGONAL: i64 = 0x8040_2010_0804_0201_u64.cast_signed();
+
+/// Byte `j` of eight words, the last word first, in the `j`-th eight lanes.
+static BY_EIGHTS: [u8; 64] = by_eights();
+
+const fn by_eights() -> [u8; 64] {
+    let mut places = [0; 64];
+    let mut lane: u8 = 0;
+    while lane < 64 {
+        places[lane as usize] = 8 * (7 - lane % 8) + lane / 8;
+        lane += 1;
     }
-    let bytes: &[u8; 8] = string[at / 8..].first_chunk().expect("strings have bytes behind them");
-    u64::from_le_bytes(*bytes) >> (at % 8)
+    places
 }
 
 /// The next bytes of a plane for the elements that reach it, and zero for the others.
@@ -193,78 +302,70 @@ fn next_of(plane: &mut &[u8], members: u64) -> __m512i {
 /// One bit for each element whose code has any of these.
 #[inline]
 #[target_feature(enable = "avx512f,avx512bw")]
-fn with(codes: __m512i, bits: u8) -> u64 {
+pub(super) fn with(codes: __m512i, bits: u8) -> u64 {
     _mm512_test_epi8_mask(codes, byte(bits))
 }
 
-/// Bits of a word that belong to a half, a quarter of it.
-macro_rules! part {
-    ($word:expr, $which:expr, $type:ty) => {{
-        #[expect(clippy::cast_possible_truncation, reason = "the bits of one part")]
-        let part = ($word >> ($which * <$type>::BITS)) as $type;
-        part
-    }};
-}
-
-#[target_feature(enable = "avx512f,avx512bw,avx512vbmi2,avx2,bmi1,bmi2,popcnt,lzcnt")]
+#[target_feature(enable = "avx512f,avx512bw,avx512vbmi,avx512vbmi2,gfni,avx2,bmi1,bmi2,popcnt,lzcnt")]
 fn words_16<const CENTERED: bool>(walk: &mut Walk<'_>, contexts: &[u8], base: &[u8], out: &mut [u8]) {
-    let numbers = numbers_of(walk);
     let signs = _mm512_set1_epi16(if walk.sign { i16::MAX } else { 0 });
     let sign_of_base = if walk.sign { u32::MAX } else { 0 };
     let ordered = |x: __m512i| _mm512_xor_si512(x, _mm512_and_si512(_mm512_srai_epi16::<15>(x), signs));
     let (zero, one, eight) = (_mm512_setzero_si512(), _mm512_set1_epi16(1), _mm512_set1_epi16(8));
+    let word = |bits: u8| _mm512_set1_epi16(i16::from(bits));
     let tables = walk.centers.map(|centers| {
         [&centers.centers, &centers.exact[0], &centers.exact[1]].map(|numbers| narrow(numbers))
     });
     let halves = |bytes: __m512i| {
-        [_mm512_castsi512_si256(bytes), _mm512_extracti64x4_epi64::<1>(bytes)]
-            .map(|half| _mm512_cvtepu8_epi16(half))
+        let (low, high) = (_mm512_castsi512_si256(bytes), _mm512_extracti64x4_epi64::<1>(bytes));
+        [_mm512_cvtepu8_epi16(low), _mm512_cvtepu8_epi16(high)]
     };
-    let words = contexts.as_chunks::<64>().0.iter().zip(base.as_chunks::<128>().0);
-    for ((contexts, base), out) in words.zip(out.as_chunks_mut::<128>().0) {
-        let contexts = load_wide(contexts);
-        let codes = next_codes(walk, &numbers, contexts);
-        let bits = next_bits(walk, codes);
-        let moved = _mm512_movepi8_mask(codes);
-        let leading = with(codes, LEADING);
-        let negative = with(codes, NEGATIVE);
-        let long = with(codes, 8);
-        let low_bytes = if long == 0 { zero } else { next_of(&mut walk.bytes[0], long) };
-        let lens = halves(_mm512_and_si512(codes, byte(KEPT)));
-        let (bits, low_bytes) = (halves(bits), halves(low_bytes));
-        let context_halves = if CENTERED { halves(contexts) } else { [zero; 2] };
-        let vectors = base.as_chunks::<64>().0.iter().zip(out.as_chunks_mut::<64>().0).zip(0..);
-        for ((base, out), half) in vectors {
-            let at = half as usize;
-            let moved = part!(moved, half, u32);
-            let mut rest = bits[at];
-            if long != 0 {
-                let shifted = _mm512_sllv_epi16(rest, _mm512_and_si512(lens[at], eight));
-                rest = _mm512_or_si512(shifted, low_bytes[at]);
+    let mut tile = Tile::new(walk);
+    let tiles = contexts.as_chunks().0.chunks(TILE_WORDS).zip(base.as_chunks::<128>().0.chunks(TILE_WORDS));
+    for ((contexts, base), out) in tiles.zip(out.as_chunks_mut::<128>().0.chunks_mut(TILE_WORDS)) {
+        fetch(out.as_flattened());
+        tile.fill(walk, contexts);
+        for (at, ((contexts, base), out)) in contexts.iter().zip(base).zip(out).enumerate() {
+            let codes = load_wide(&tile.codes[at]);
+            let bits = halves(tile.bits_of(at));
+            let mut low_bytes = [zero; 2];
+            if tile.any_bytes {
+                low_bytes = halves(next_of(&mut walk.bytes[0], with(codes, 8)));
             }
-            let leading = _mm512_maskz_sllv_epi16(part!(leading, half, u32), one, lens[at]);
-            let size = _mm512_maskz_add_epi16(moved, _mm512_or_si512(rest, leading), one);
-            let negative = part!(negative, half, u32);
-            let base = load_wide(base);
-            let from = ordered(base);
-            let turned = _mm512_movepi16_mask(base) & sign_of_base;
-            let moved_by = |step: __m512i, back: u32| {
-                _mm512_mask_sub_epi16(_mm512_add_epi16(from, step), back, from, step)
-            };
-            let to = match &tables {
-                Some([centers, exact_0, exact_1]) if CENTERED => {
-                    let contexts = context_halves[at];
-                    let size = _mm512_mask_sub_epi16(size, negative, zero, size);
-                    let step = _mm512_add_epi16(size, _mm512_permutexvar_epi16(contexts, *centers));
-                    let is = |code: u8| _mm512_cmpeq_epi8_mask(codes, byte(code));
-                    let (is_0, is_1) = (part!(is(EXACT[0]), half, u32), part!(is(EXACT[1]), half, u32));
-                    let step = _mm512_mask_permutexvar_epi16(step, is_0, contexts, *exact_0);
-                    let step = _mm512_mask_permutexvar_epi16(step, is_1, contexts, *exact_1);
-                    moved_by(step, turned)
+            let codes = halves(codes);
+            let contexts = if CENTERED { halves(load_wide(contexts)) } else { [zero; 2] };
+            let vectors = base.as_chunks::<64>().0.iter().zip(out.as_chunks_mut::<64>().0).enumerate();
+            for (half, (base, out)) in vectors {
+                let is = |bits: u8| _mm512_test_epi16_mask(codes[half], word(bits));
+                let mut rest = bits[half];
+                if tile.any_bytes {
+                    let shifted = _mm512_sllv_epi16(rest, _mm512_and_si512(codes[half], eight));
+                    rest = _mm512_or_si512(shifted, low_bytes[half]);
                 }
-                _ => moved_by(size, negative ^ turned),
-            };
-            store_wide(out, ordered(to));
+                let len = _mm512_and_si512(codes[half], word(KEPT));
+                let leading = _mm512_maskz_sllv_epi16(is(LEADING), one, len);
+                let size = _mm512_maskz_add_epi16(is(MOVED), _mm512_or_si512(rest, leading), one);
+                let negative = is(NEGATIVE);
+                let base = load_wide(base);
+                let from = ordered(base);
+                let turned = _mm512_movepi16_mask(base) & sign_of_base;
+                let moved_by = |step: __m512i, back: u32| {
+                    _mm512_mask_sub_epi16(_mm512_add_epi16(from, step), back, from, step)
+                };
+                let to = match &tables {
+                    Some([centers, exact_0, exact_1]) if CENTERED => {
+                        let contexts = contexts[half];
+                        let size = _mm512_mask_sub_epi16(size, negative, zero, size);
+                        let step = _mm512_add_epi16(size, _mm512_permutexvar_epi16(contexts, *centers));
+                        let is = |code: u8| _mm512_cmpeq_epi16_mask(codes[half], word(code));
+                        let step = _mm512_mask_permutexvar_epi16(step, is(EXACT[0]), contexts, *exact_0);
+                        let step = _mm512_mask_permutexvar_epi16(step, is(EXACT[1]), contexts, *exact_1);
+                        moved_by(step, turned)
+                    }
+                    _ => moved_by(size, negative ^ turned),
+                };
+                store_wide(out, ordered(to));
+            }
         }
     }
 }
@@ -283,24 +384,23 @@ fn lanes(numbers: &[u32; 16]) -> __m512i {
     unsafe { _mm512_loadu_si512(numbers.as_ptr().cast()) }
 }
 
-#[target_feature(enable = "avx512f,avx512bw,avx512vbmi,avx512vbmi2,avx2,bmi1,bmi2,popcnt,lzcnt")]
+#[target_feature(enable = "avx512f,avx512bw,avx512vbmi,avx512vbmi2,gfni,avx2,bmi1,bmi2,popcnt,lzcnt")]
 fn words_32<const CENTERED: bool>(walk: &mut Walk<'_>, contexts: &[u8], base: &[u8], out: &mut [u8]) {
-    let numbers = numbers_of(walk);
     let signs = _mm512_set1_epi32(if walk.sign { i32::MAX } else { 0 });
     let sign_of_base = if walk.sign { u16::MAX } else { 0 };
     let ordered = |x: __m512i| _mm512_xor_si512(x, _mm512_and_si512(_mm512_srai_epi32::<31>(x), signs));
     let (zero, one) = (_mm512_setzero_si512(), _mm512_set1_epi32(1));
+    let word = |bits: u8| _mm512_set1_epi32(i32::from(bits));
     let tables = walk.centers.map(|centers: &Centers32| {
         [&centers.centers, &centers.exact[0], &centers.exact[1]].map(|numbers| lanes(numbers))
     });
     let quarters = |bytes: __m512i| {
         [
-            _mm512_castsi512_si128(bytes),
-            _mm512_extracti32x4_epi32::<1>(bytes),
-            _mm512_extracti32x4_epi32::<2>(bytes),
-            _mm512_extracti32x4_epi32::<3>(bytes),
+            _mm512_cvtepu8_epi32(_mm512_castsi512_si128(bytes)),
+            _mm512_cvtepu8_epi32(_mm512_extracti32x4_epi32::<1>(bytes)),
+            _mm512_cvtepu8_epi32(_mm512_extracti32x4_epi32::<2>(bytes)),
+            _mm512_cvtepu8_epi32(_mm512_extracti32x4_epi32::<3>(bytes)),
         ]
-        .map(|quarter| _mm512_cvtepu8_epi32(quarter))
     };
     // Bytes of two planes to the two low bytes of sixteen lanes.
     let low_pairs: [__m512i; 4] = std::array::from_fn(|quarter| {
@@ -311,57 +411,71 @@ fn words_32<const CENTERED: bool>(walk: &mut Walk<'_>, contexts: &[u8], base: &[
         }
         load_wide(&places)
     });
-    let words = contexts.as_chunks::<64>().0.iter().zip(base.as_chunks::<256>().0);
-    for ((contexts, base), out) in words.zip(out.as_chunks_mut::<256>().0) {
-        let contexts = load_wide(contexts);
-        let codes = next_codes(walk, &numbers, contexts);
-        let bits = quarters(next_bits(walk, codes));
-        let moved = _mm512_movepi8_mask(codes);
-        let leading = with(codes, LEADING);
-        let negative = with(codes, NEGATIVE);
-        let [plane_0, plane_1, plane_2] = &mut walk.bytes;
-        let long = with(codes, 24);
-        let low = if long == 0 { zero } else { next_of(plane_0, long) };
-        let longer = with(codes, 16);
-        let middle = if longer == 0 { zero } else { next_of(plane_1, longer) };
-        let longest = longer & with(codes, 8);
-        let high = if longest == 0 { zero } else { next_of(plane_2, longest) };
-        let lens = quarters(_mm512_and_si512(codes, byte(KEPT)));
-        let context_quarters = if CENTERED { quarters(contexts) } else { [zero; 4] };
-        let vectors = base.as_chunks::<64>().0.iter().zip(out.as_chunks_mut::<64>().0).zip(0..);
-        for ((base, out), quarter) in vectors {
-            let at = quarter as usize;
-            let moved = part!(moved, quarter, u16);
-            let mut rest = _mm512_sllv_epi32(bits[at], _mm512_and_si512(lens[at], _mm512_set1_epi32(24)));
-            let below = _mm512_maskz_permutex2var_epi8(0x3333_3333_3333_3333, low, low_pairs[at], middle);
-            rest = _mm512_or_si512(rest, below);
-            if longest != 0 {
-                let above = _mm512_maskz_permutexvar_epi8(0x4444_4444_4444_4444, low_pairs[at], high);
-                rest = _mm512_or_si512(rest, above);
-            }
-            let leading = _mm512_maskz_sllv_epi32(part!(leading, quarter, u16), one, lens[at]);
-            let size = _mm512_maskz_add_epi32(moved, _mm512_or_si512(rest, leading), one);
-            let negative = part!(negative, quarter, u16);
-            let base = load_wide(base);
-            let from = ordered(base);
-            let turned = _mm512_cmplt_epi32_mask(base, zero) & sign_of_base;
-            let moved_by = |step: __m512i, back: u16| {
-                _mm512_mask_sub_epi32(_mm512_add_epi32(from, step), back, from, step)
-            };
-            let to = match &tables {
-                Some([centers, exact_0, exact_1]) if CENTERED => {
-                    let contexts = context_quarters[at];
-                    let size = _mm512_mask_sub_epi32(size, negative, zero, size);
-                    let step = _mm512_add_epi32(size, _mm512_permutexvar_epi32(contexts, *centers));
-                    let is = |code: u8| _mm512_cmpeq_epi8_mask(codes, byte(code));
-                    let (is_0, is_1) = (part!(is(EXACT[0]), quarter, u16), part!(is(EXACT[1]), quarter, u16));
-                    let step = _mm512_mask_permutexvar_epi32(step, is_0, contexts, *exact_0);
-                    let step = _mm512_mask_permutexvar_epi32(step, is_1, contexts, *exact_1);
-                    moved_by(step, turned)
+    let mut tile = Tile::new(walk);
+    let tiles = contexts.as_chunks().0.chunks(TILE_WORDS).zip(base.as_chunks::<256>().0.chunks(TILE_WORDS));
+    for ((contexts, base), out) in tiles.zip(out.as_chunks_mut::<256>().0.chunks_mut(TILE_WORDS)) {
+        fetch(out.as_flattened());
+        tile.fill(walk, contexts);
+        for (at, ((contexts, base), out)) in contexts.iter().zip(base).zip(out).enumerate() {
+            let codes = load_wide(&tile.codes[at]);
+            let bits = quarters(tile.bits_of(at));
+            let (mut low, mut middle, mut high) = (zero, zero, zero);
+            let mut longest = 0;
+            if tile.any_bytes {
+                let [plane_0, plane_1, plane_2] = &mut walk.bytes;
+                low = next_of(plane_0, with(codes, 24));
+                let longer = with(codes, 16);
+                middle = next_of(plane_1, longer);
+                longest = longer & with(codes, 8);
+                if longest != 0 {
+                    high = next_of(plane_2, longest);
                 }
-                _ => moved_by(size, negative ^ turned),
-            };
-            store_wide(out, ordered(to));
+            }
+            let codes = quarters(codes);
+            let contexts = if CENTERED { quarters(load_wide(contexts)) } else { [zero; 4] };
+            let vectors = base.as_chunks::<64>().0.iter().zip(out.as_chunks_mut::<64>().0).enumerate();
+            for (quarter, (base, out)) in vectors {
+                let is = |bits: u8| _mm512_test_epi32_mask(codes[quarter], word(bits));
+                let mut rest = bits[quarter];
+                if tile.any_bytes {
+                    let above = _mm512_sllv_epi32(rest, _mm512_and_si512(codes[quarter], word(24)));
+                    let below = _mm512_maskz_permutex2var_epi8(
+                        0x3333_3333_3333_3333,
+                        low,
+                        low_pairs[quarter],
+                        middle,
+                    );
+                    rest = _mm512_or_si512(above, below);
+                }
+                if longest != 0 {
+                    let above =
+                        _mm512_maskz_permutexvar_epi8(0x4444_4444_4444_4444, low_pairs[quarter], high);
+                    rest = _mm512_or_si512(rest, above);
+                }
+                let len = _mm512_and_si512(codes[quarter], word(KEPT));
+                let leading = _mm512_maskz_sllv_epi32(is(LEADING), one, len);
+                let size = _mm512_maskz_add_epi32(is(MOVED), _mm512_or_si512(rest, leading), one);
+                let negative = is(NEGATIVE);
+                let base = load_wide(base);
+                let from = ordered(base);
+                let turned = _mm512_cmplt_epi32_mask(base, zero) & sign_of_base;
+                let moved_by = |step: __m512i, back: u16| {
+                    _mm512_mask_sub_epi32(_mm512_add_epi32(from, step), back, from, step)
+                };
+                let to = match &tables {
+                    Some([centers, exact_0, exact_1]) if CENTERED => {
+                        let contexts = contexts[quarter];
+                        let size = _mm512_mask_sub_epi32(size, negative, zero, size);
+                        let step = _mm512_add_epi32(size, _mm512_permutexvar_epi32(contexts, *centers));
+                        let is = |code: u8| _mm512_cmpeq_epi32_mask(codes[quarter], word(code));
+                        let step = _mm512_mask_permutexvar_epi32(step, is(EXACT[0]), contexts, *exact_0);
+                        let step = _mm512_mask_permutexvar_epi32(step, is(EXACT[1]), contexts, *exact_1);
+                        moved_by(step, turned)
+                    }
+                    _ => moved_by(size, negative ^ turned),
+                };
+                store_wide(out, ordered(to));
+            }
         }
     }
 }

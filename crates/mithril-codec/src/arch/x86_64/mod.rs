@@ -75,7 +75,9 @@ impl Avx512 {
             && is_x86_feature_detected!("avx512cd")
             && is_x86_feature_detected!("avx512vl")
             && is_x86_feature_detected!("avx512vbmi")
-            && is_x86_feature_detected!("avx512vbmi2"))
+            && is_x86_feature_detected!("avx512vbmi2")
+            && is_x86_feature_detected!("avx512bitalg")
+            && is_x86_feature_detected!("gfni"))
         .then_some(Self(()))
     }
 }

@@ -135,7 +135,10 @@ impl DecodeTable {
 /// AVX2 has no room for a table of 256 bytes. It lays the alias ranks of all symbols in one row;
 /// every divided bucket is one piece of that row, inside which the distance from row to slot is constant.
 #[derive(Debug, Clone, Copy)]
-#[cfg_attr(not(target_arch = "x86_64"), expect(dead_code, reason = "part of it is for the vector kernel"))]
+#[cfg_attr(
+    not(all(target_arch = "x86_64", not(feature = "scalar-only"))),
+    expect(dead_code, reason = "part of it is for the vector kernel")
+)]
 pub(crate) struct EncodeTable {
     pub(crate) freq: [u8; 16],
     pub(crate) divider: [u8; 16],
@@ -178,6 +181,17 @@ impl EncodeTable {
         };
         let mut row = 0u32;
         let mut first_slot = 0u32;
+        // Buckets whose alias each symbol is, one bit for each.
+        let mut buckets_of = [0u16; 16];
+        for (bucket, (&at, &symbol)) in divider.iter().zip(&alias).enumerate() {
+            buckets_of[usize::from(symbol & 15)] |= u16::from(at < 16) << bucket;
+        }
+        // A row of sixteen is written at once, over what comes next; so there is room for one behind the last.
+        let mut slots = [0; 256 + 16];
+        let mut put = |rank: u32, slot: u32| {
+            let room: &mut [u8; 16] = slots[rank as usize..].first_chunk_mut().expect("ranks are below 256");
+            *room = std::array::from_fn(|offset| (slot as u8).wrapping_add(offset as u8));
+        };
         for symbol in 0..16 {
             let f = u32::from(freq[symbol]);
             if let Some(reciprocal) = 65536u32.checked_div(f) {
@@ -187,26 +201,28 @@ impl EncodeTable {
             }
             table.first_slot[symbol] = first_slot as u8;
             let own = u32::from(divider[symbol]);
-            for rank in 0..own {
-                table.slots[(first_slot + rank) as usize] = (16 * symbol as u32 + rank) as u8;
+            if own > 0 {
+                put(first_slot, 16 * symbol as u32);
             }
             let mut rank = first_slot + own;
             table.row_start[symbol] = row.wrapping_sub(own).wrapping_sub(128) as u8;
-            for bucket in (0..16).filter(|&b| divider[b] < 16 && usize::from(alias[b]) == symbol) {
+            let mut left = buckets_of[symbol];
+            while left != 0 {
+                let bucket = left.trailing_zeros() as usize;
+                left &= left - 1;
                 let at = u32::from(divider[bucket]);
                 let slot = 16 * bucket as u32 + at;
                 // The first piece starts below every row position, so that its comparison always holds.
                 table.piece_start[table.n_pieces] = if row == 0 { 128 } else { row.wrapping_sub(129) as u8 };
                 table.piece_step[table.n_pieces] = slot.wrapping_sub(row).wrapping_add(128) as u8;
                 table.n_pieces += 1;
-                for offset in 0..16 - at {
-                    table.slots[rank as usize] = (slot + offset) as u8;
-                    rank += 1;
-                }
+                put(rank, slot);
+                rank += 16 - at;
                 row += 16 - at;
             }
             first_slot += f;
         }
+        table.slots.copy_from_slice(&slots[..256]);
         table
     }
 
