@@ -200,6 +200,8 @@ python_static_checks() {
 step "tools" tools
 step "format" format
 step "clippy" cargo clippy --quiet --locked --workspace --all-targets --features mithril-python/gpu -- -D warnings
+step "clippy without SIMD" cargo clippy --quiet --locked --package mithril-codec --features mithril-codec/scalar-only \
+    -- -D warnings
 step "ruff" "$target/venv/bin/ruff" check tools docs scripts
 step "tests" cargo test --quiet --workspace --all-targets --features mithril-cli/gpu
 step "tests without SIMD" cargo test --quiet --package mithril-codec --package mithril-format --package mithril \

@@ -63,7 +63,10 @@ impl Checksummer {
 
     /// Takes whole rounds behind whole rounds. Inlined into kernels, which have the bytes at hand.
     #[inline(always)]
-    #[cfg_attr(not(target_arch = "x86_64"), expect(dead_code, reason = "for kernels"))]
+    #[cfg_attr(
+        not(all(target_arch = "x86_64", not(feature = "scalar-only"))),
+        expect(dead_code, reason = "for kernels")
+    )]
     pub(crate) fn take_rounds(&mut self, rounds: &[[u8; ROUND_LEN]]) {
         debug_assert!(self.n_pending() == 0, "a round is begun");
         step_lanes(&mut self.lanes, rounds);

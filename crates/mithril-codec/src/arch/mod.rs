@@ -3,27 +3,27 @@
 //! Every kernel has a scalar definition elsewhere in the crate and gives the same bytes. A kernel is reached
 //! through a proof that the CPU can run it, so that calling one without the check does not compile.
 
-#[cfg(target_arch = "x86_64")]
+#[cfg(all(target_arch = "x86_64", not(feature = "scalar-only")))]
 mod x86_64;
 #[cfg(feature = "zstd")]
 pub(crate) mod zdict;
 
-#[cfg(target_arch = "x86_64")]
+#[cfg(all(target_arch = "x86_64", not(feature = "scalar-only")))]
 pub(crate) use x86_64::{Avx2, Columns};
 
 /// Proof that AVX2 may be used, if it may. Asked once per block, never inside a loop.
-#[cfg(target_arch = "x86_64")]
+#[cfg(all(target_arch = "x86_64", not(feature = "scalar-only")))]
 pub(crate) fn avx2() -> Option<Avx2> {
-    let kernels = if cfg!(feature = "scalar-only") { None } else { Avx2::detect() };
+    let kernels = Avx2::detect();
     #[cfg(any(test, feature = "fuzzing"))]
     let kernels = kernels.and_then(switch::apply);
     kernels
 }
 
-#[cfg(not(target_arch = "x86_64"))]
+#[cfg(not(all(target_arch = "x86_64", not(feature = "scalar-only"))))]
 mod absent;
 
-#[cfg(not(target_arch = "x86_64"))]
+#[cfg(not(all(target_arch = "x86_64", not(feature = "scalar-only"))))]
 pub(crate) use absent::{Avx2, Columns, avx2};
 
 /// Which kernels run.
@@ -48,7 +48,7 @@ mod switch {
         static CHOSEN: Cell<Kernels> = const { Cell::new(Kernels::All) };
     }
 
-    #[cfg(target_arch = "x86_64")]
+    #[cfg(all(target_arch = "x86_64", not(feature = "scalar-only")))]
     pub(super) fn apply(avx2: super::Avx2) -> Option<super::Avx2> {
         match CHOSEN.get() {
             Kernels::All => Some(avx2),

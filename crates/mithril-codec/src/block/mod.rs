@@ -26,7 +26,7 @@ pub use low_bytes::has_few_low_bytes;
 pub use rans8_parts::{Piece, Rans8Parts};
 pub use recipe::{Delta, FieldRecipe, Recipe, SymbolCoder};
 pub use shared::{Shared, SharedSigns, SharedSymbols, SymbolTables};
-#[cfg(target_arch = "x86_64")]
+#[cfg(all(target_arch = "x86_64", not(feature = "scalar-only")))]
 pub(crate) use signs::set_portable as set_signs_portable;
 
 use crate::CodecError;

@@ -26,6 +26,10 @@ pub(super) fn assign(number: Number, rules: &Rules, base: &[u8], out: &mut Vec<u
 
 /// A rule in the form that kernels take.
 #[derive(Debug, Clone, Copy)]
+#[cfg_attr(
+    not(all(target_arch = "x86_64", not(feature = "scalar-only"))),
+    expect(dead_code, reason = "for kernels")
+)]
 pub(crate) struct ContextRule {
     /// Bits of an element that are its magnitude.
     pub(crate) magnitude: u64,

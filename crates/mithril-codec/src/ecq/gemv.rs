@@ -72,6 +72,10 @@ impl Activations {
         Self(arranged)
     }
 
+    #[cfg_attr(
+        not(all(target_arch = "x86_64", not(feature = "scalar-only"))),
+        expect(dead_code, reason = "for kernels")
+    )]
     pub(crate) fn arranged(&self) -> &[f32] {
         &self.0
     }

@@ -129,6 +129,10 @@ struct Elements<'a> {
 }
 
 /// What kernels see of [`Elements`].
+#[cfg_attr(
+    not(all(target_arch = "x86_64", not(feature = "scalar-only"))),
+    expect(dead_code, reason = "for kernels")
+)]
 pub(crate) struct CodedElements<'a> {
     pub(crate) mantissa: u8,
     pub(crate) detail: u8,

@@ -36,7 +36,7 @@ pub use encode::{Counts, count};
 pub use low_rank::{Factors, LowRank};
 pub use predictor::{Matrix, Predictor};
 pub use products::{PRODUCT_COLUMNS, add_products};
-#[cfg(target_arch = "x86_64")]
+#[cfg(all(target_arch = "x86_64", not(feature = "scalar-only")))]
 pub(crate) use symbols::LOWEST_SIZE;
 pub use tables::Tables;
 

@@ -27,13 +27,13 @@ pub(crate) use encode::{EncodeState, encode_groups};
 pub use frequencies::Frequencies;
 pub(crate) use frequencies::{DecodeTable, EncodeTable};
 
-#[cfg(target_arch = "x86_64")]
+#[cfg(all(target_arch = "x86_64", not(feature = "scalar-only")))]
 pub(crate) use listed::LISTABLE;
 pub use listed::ListedValues;
 pub(crate) use listed::Symbols;
 pub(crate) use window::COUNTED;
 pub use window::Window;
-#[cfg(target_arch = "x86_64")]
+#[cfg(all(target_arch = "x86_64", not(feature = "scalar-only")))]
 pub(crate) use window::sampled_groups;
 pub(crate) use window::values_from;
 

@@ -15,7 +15,7 @@ mod tiles;
 
 pub(crate) use finish::Finish;
 pub(crate) use tiles::{join_tiles, split_tiles};
-#[cfg(target_arch = "x86_64")]
+#[cfg(all(target_arch = "x86_64", not(feature = "scalar-only")))]
 pub(crate) use tiles::{join_tiles_portable, split_tiles_portable};
 
 use crate::CodecError;
@@ -132,7 +132,10 @@ impl FieldSplit {
     }
 
     /// Bits of the rest per element.
-    #[cfg_attr(not(target_arch = "x86_64"), expect(dead_code, reason = "kernels are chosen by it"))]
+    #[cfg_attr(
+        not(all(target_arch = "x86_64", not(feature = "scalar-only"))),
+        expect(dead_code, reason = "kernels are chosen by it")
+    )]
     pub(crate) fn rest_bits(&self) -> u32 {
         self.kept_bits() + u32::from(self.raw_sign)
     }
