@@ -12,6 +12,10 @@ use crate::ecq::low_bits;
 pub(crate) const PARTIAL_SUMS: usize = 32;
 
 /// Vectors that are multiplied at once, so that a weight is made once for all of them.
+#[cfg_attr(
+    not(all(target_arch = "x86_64", not(feature = "scalar-only"))),
+    expect(dead_code, reason = "for kernels")
+)]
 pub(crate) const MAX_AT_ONCE: usize = 4;
 
 /// Some vectors of one length, each behind the other, with zeros up to a multiple of 64.

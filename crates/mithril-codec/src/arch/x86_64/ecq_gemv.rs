@@ -228,9 +228,9 @@ macro_rules! products {
                         let x = [load(&x[0]), load(&x[1])];
                         for half in 0..2 {
                             for stream in 0..4 {
+                                let (lanes, at) = (&mut lanes[stream], &mut at[stream]);
                                 // SAFETY: `safe_steps` allows two steps for each piece of a row.
-                                let symbols =
-                                    unsafe { tables.$step(&mut lanes[stream], &mut at[stream], data) };
+                                let symbols = unsafe { tables.$step(lanes, at, data) };
                                 let low = low[stream]
                                     .get(done * low_row_len + 8 * LOW * piece..)
                                     .unwrap_or_default();
