@@ -3,11 +3,11 @@
 // CPU twin, and the definition: `Coded::dot_bf16` in `mithril_codec::ecq::gemv` over blocks that are packed or constant;
 // bytes in docs/format/ecq.md. Escapes count as zero: the host adds them, as the CPU does.
 //
-// Arithmetic: column `c` is multiplied, rounded, and added to the partial sum `c mod 4 + 4 (c mod 32 div 16)`, columns
-// ascending, and the eight sums are joined in the order of the CPU. Results are its very bits where a driver neither fuses
+// Arithmetic: column `c` is multiplied, rounded, and added to the partial sum `4 (c mod 64 div 16) + c mod 8 div 2`, columns
+// ascending, and the sixteen sums are joined in the order of the CPU. Results are its very bits where a driver neither fuses
 // a product with the sum behind it nor flushes denormals; WGSL allows both. lavapipe, which tests run on, does neither.
 //
-// A workgroup takes 8 rows, with 8 partial sums each.
+// A workgroup takes 8 rows, with 16 partial sums each.
 
 struct Params {
     padded: u32,
@@ -32,7 +32,7 @@ struct Params {
 const ESCAPE = 15u;
 const CONSTANT = 0x80000000u;
 
-var<workgroup> parts: array<f32, 64>;
+var<workgroup> parts: array<f32, 128>;
 
 fn data_byte(at: u32) -> u32 {
     let word = at / 4u;
@@ -65,20 +65,24 @@ fn weight(block: u32, position: u32, low_at: u32) -> f32 {
     return bitcast<f32>(((rest & 0x80u) << 24u) | (exponent << 23u) | ((rest & 0x7fu) << 16u));
 }
 
-@compute @workgroup_size(64)
+fn pair(at: u32) -> f32 {
+    return parts[at] + parts[at + 8u];
+}
+
+@compute @workgroup_size(128)
 fn main(@builtin(workgroup_id) workgroup: vec3<u32>, @builtin(local_invocation_index) invocation: u32) {
-    let row = 8u * (workgroup.y * params.width + workgroup.x) + invocation / 8u;
-    let part = invocation % 8u;
-    let first_column = part % 4u + 16u * (part / 4u);
+    let row = 8u * (workgroup.y * params.width + workgroup.x) + invocation / 16u;
+    let part = invocation % 16u;
+    let first_column = 16u * (part / 4u) + 2u * (part % 4u);
     var sum = 0.0;
     if row < params.n_rows {
         let block_idx = row / params.rows_per_block;
         let block = blocks[min(block_idx, arrayLength(&blocks) - 1u)];
         let row_within = row - block_idx * params.rows_per_block;
-        let n_pieces = params.padded / 32u;
+        let n_pieces = params.padded / 64u;
         for (var piece = 0u; piece < n_pieces; piece++) {
-            for (var quarter = 0u; quarter < 4u; quarter++) {
-                let column = 32u * piece + first_column + 4u * quarter;
+            for (var addition = 0u; addition < 4u; addition++) {
+                let column = 64u * piece + first_column + 8u * (addition / 2u) + addition % 2u;
                 let position = row_within * params.padded + column;
                 let factor = x[min(column, arrayLength(&x) - 1u)];
                 let product = weight(block, position, row * params.padded + column) * factor;
@@ -89,9 +93,8 @@ fn main(@builtin(workgroup_id) workgroup: vec3<u32>, @builtin(local_invocation_i
     parts[invocation] = sum;
     workgroupBarrier();
     if part == 0u && row < params.n_rows && row < arrayLength(&products) {
-        let p = invocation;
-        let even = (parts[p] + parts[p + 4u]) + (parts[p + 2u] + parts[p + 6u]);
-        let odd = (parts[p + 1u] + parts[p + 5u]) + (parts[p + 3u] + parts[p + 7u]);
+        let even = (pair(invocation) + pair(invocation + 4u)) + (pair(invocation + 2u) + pair(invocation + 6u));
+        let odd = (pair(invocation + 1u) + pair(invocation + 5u)) + (pair(invocation + 3u) + pair(invocation + 7u));
         products[row] = even + odd;
     }
     if row == 0xffffffffu {

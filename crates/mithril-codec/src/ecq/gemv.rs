@@ -4,10 +4,10 @@
 //! end where their symbols do is checked every time, as it costs nothing.
 //!
 //! **Arithmetic.** Levels and 8-bit activations are summed as integers, so order does not matter. bf16 weights are
-//! multiplied and added in singles, each rounded: column `c` is added to the partial sum `c mod 4 + 4 (c mod 32 div 16)`,
-//! columns ascending, and the eight sums `p` are joined as `((p0 + p4) + (p2 + p6)) + ((p1 + p5) + (p3 + p7))`. Every
-//! kernel, and [`dot_plain_bf16`] over weights in memory, gives these very bits. Escapes count as zero: the caller adds
-//! them.
+//! multiplied and added in singles, each rounded: column `c` is added to the partial sum
+//! `4 (c mod 64 div 16) + c mod 8 div 2`, columns ascending. Of the sixteen sums those that are eight apart are added, and
+//! the eight sums `p` that are left are joined as `((p0 + p4) + (p2 + p6)) + ((p1 + p5) + (p3 + p7))`. Every kernel, and
+//! [`dot_plain_bf16`] over weights in memory, gives these very bits. Escapes count as zero: the caller adds them.
 
 use super::decode::{Coded, Content};
 use super::low_bits;
@@ -49,9 +49,21 @@ impl Exponents {
     }
 }
 
-/// Activations in the order in which kernels take them: of 32 columns 0-3, 16-19, 4-7, 20-23, 8-11, 24-27, 12-15, 28-31.
+/// Partial sums of a row.
+pub(crate) const PARTIAL_SUMS: usize = 16;
+
+/// Columns in which each partial sum is added to four times.
+pub(crate) const PIECE: usize = 64;
+
+/// Activations in the order in which kernels take them: of 64 columns those that are added to the partial sums first, then
+/// those that come second, and so on.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Activations(Vec<f32>);
+
+/// The column of a piece that is the given addition to a partial sum.
+const fn column(addition: usize, sum: usize) -> usize {
+    16 * (sum / 4) + 8 * (addition / 2) + 2 * (sum % 4) + addition % 2
+}
 
 impl Activations {
     /// Arranges activations for a matrix with so many padded columns; the padding is zero.
@@ -61,41 +73,38 @@ impl Activations {
     pub fn new(x: &[f32], padded_columns: usize) -> Self {
         let mut natural = x.to_vec();
         assert!(x.len() <= padded_columns, "an activation for every column");
-        natural.resize(padded_columns.next_multiple_of(64), 0.0);
+        natural.resize(padded_columns.next_multiple_of(PIECE), 0.0);
         let mut arranged = Vec::with_capacity(natural.len());
-        for piece in natural.as_chunks::<32>().0 {
-            for quarter in 0..4 {
-                arranged.extend(&piece[4 * quarter..][..4]);
-                arranged.extend(&piece[16 + 4 * quarter..][..4]);
+        for piece in natural.as_chunks::<PIECE>().0 {
+            for addition in 0..PIECE / PARTIAL_SUMS {
+                arranged.extend((0..PARTIAL_SUMS).map(|sum| piece[column(addition, sum)]));
             }
         }
         Self(arranged)
     }
 
-    #[cfg_attr(
-        not(all(target_arch = "x86_64", not(feature = "scalar-only"))),
-        expect(dead_code, reason = "for kernels")
-    )]
-    pub(crate) fn arranged(&self) -> &[f32] {
-        &self.0
+    /// For every 64 columns the four additions to all partial sums.
+    pub(crate) fn pieces(&self) -> &[[[f32; PARTIAL_SUMS]; 4]] {
+        self.0.as_chunks().0.as_chunks().0
     }
 }
 
-/// The sum of a row, whose weights come 32 at a time in their natural order.
-fn sum_of(row: impl Iterator<Item = [f32; 32]>, x: &Activations) -> f32 {
-    let mut p = [0f32; 8];
-    for (weights, x) in row.zip(x.0.as_chunks::<32>().0) {
-        for (at, x) in x.iter().enumerate() {
-            let (quarter, lane) = (at / 8, at % 8);
-            let column = 4 * quarter + lane % 4 + 16 * (lane / 4);
-            p[lane] += weights[column] * x;
+/// The sum of a row, whose weights come 64 at a time in their natural order.
+fn sum_of(row: impl Iterator<Item = [f32; PIECE]>, x: &Activations) -> f32 {
+    let mut p = [0f32; PARTIAL_SUMS];
+    for (weights, x) in row.zip(x.pieces()) {
+        for (addition, x) in x.iter().enumerate() {
+            for (sum, (p, x)) in p.iter_mut().zip(x).enumerate() {
+                *p += weights[column(addition, sum)] * x;
+            }
         }
     }
     join(p)
 }
 
-/// The eight partial sums in one.
-pub(crate) fn join(p: [f32; 8]) -> f32 {
+/// The partial sums in one.
+pub(crate) fn join(p: [f32; PARTIAL_SUMS]) -> f32 {
+    let p: [f32; 8] = std::array::from_fn(|at| p[at] + p[at + 8]);
     ((p[0] + p[4]) + (p[2] + p[6])) + ((p[1] + p[5]) + (p[3] + p[7]))
 }
 
@@ -111,7 +120,7 @@ pub fn dot_plain_bf16(weights: &[u8], x: &Activations, out: &mut [f32]) {
     }
     for (row, out) in weights.chunks_exact(2 * columns).zip(out) {
         let single = |bytes: &[u8; 2]| f32::from_bits(u32::from(u16::from_le_bytes(*bytes)) << 16);
-        let pieces = row.as_chunks::<2>().0.as_chunks::<32>().0;
+        let pieces = row.as_chunks::<2>().0.as_chunks::<PIECE>().0;
         *out = sum_of(pieces.iter().map(|piece| piece.each_ref().map(single)), x);
     }
 }
@@ -255,7 +264,7 @@ impl Coded<'_> {
                 self.decode_unchecked(idx, &mut symbols)?;
                 let rows = symbols.chunks_exact(padded).zip(low.chunks_exact(padded)).zip(out).skip(done);
                 for ((symbols, low), out) in rows {
-                    let pieces = symbols.as_chunks::<32>().0.iter().zip(low.as_chunks::<32>().0);
+                    let pieces = symbols.as_chunks::<PIECE>().0.iter().zip(low.as_chunks::<PIECE>().0);
                     let weights = pieces.map(|(symbols, low)| {
                         std::array::from_fn(|at| {
                             f32::from_bits(u32::from(exponents.weight(symbols[at], low[at])) << 16)

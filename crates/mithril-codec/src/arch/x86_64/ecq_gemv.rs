@@ -2,7 +2,7 @@
 
 use super::rans8_decode::{Lanes, Tables, safe_steps};
 use super::{Avx2, load, table};
-use crate::ecq::gemv::{Activations, Exponents, join};
+use crate::ecq::gemv::{Activations, Exponents, PARTIAL_SUMS, join};
 use crate::entropy::rans8::{DecodeState, DecodeTable, LANES};
 use std::arch::x86_64::*;
 
@@ -143,32 +143,37 @@ impl ExponentTables {
         Self { high: table(&of.high), low: table(&of.low) }
     }
 
-    /// Adds 32 weights times their activations to eight sums.
+    /// Adds 32 weights times their activations, of which `x` has the four additions, to eight sums.
     #[inline]
     #[target_feature(enable = "avx2")]
-    fn add(self, sum: __m256, symbols: __m256i, rest: __m256i, x: &[f32; 32]) -> __m256 {
+    fn add(self, sum: __m256, symbols: __m256i, rest: __m256i, x: [&[f32; 8]; 4]) -> __m256 {
         let mantissa = _mm256_set1_epi8(0x7f);
         let low = _mm256_or_si256(_mm256_shuffle_epi8(self.low, symbols), _mm256_and_si256(rest, mantissa));
         let high =
             _mm256_or_si256(_mm256_shuffle_epi8(self.high, symbols), _mm256_andnot_si256(mantissa, rest));
-        let (a, b) = (_mm256_unpacklo_epi8(low, high), _mm256_unpackhi_epi8(low, high));
-        add_products(sum, a, b, x)
+        add_products(sum, _mm256_unpacklo_epi8(low, high), _mm256_unpackhi_epi8(low, high), x)
     }
 }
 
-/// 16-bit weights 0-7 and 16-23, then 8-15 and 24-31, to singles, times activations.
+/// The activations of the lower or upper 32 columns of 64.
+#[inline]
+fn half(x: &[[f32; PARTIAL_SUMS]; 4], half: usize) -> [&[f32; 8]; 4] {
+    x.each_ref().map(|x| &x.as_chunks::<8>().0[half])
+}
+
+/// 16-bit weights 0-7 and 16-23, then 8-15 and 24-31, times activations: even ones as singles, then odd ones.
 #[inline]
 #[target_feature(enable = "avx2")]
-fn add_products(sum: __m256, a: __m256i, b: __m256i, x: &[f32; 32]) -> __m256 {
-    let zero = _mm256_setzero_si256();
+fn add_products(sum: __m256, a: __m256i, b: __m256i, x: [&[f32; 8]; 4]) -> __m256 {
+    let upper = _mm256_set1_epi32(0xffff_0000u32.cast_signed());
     let weights = [
-        _mm256_unpacklo_epi16(zero, a),
-        _mm256_unpackhi_epi16(zero, a),
-        _mm256_unpacklo_epi16(zero, b),
-        _mm256_unpackhi_epi16(zero, b),
+        _mm256_slli_epi32::<16>(a),
+        _mm256_and_si256(a, upper),
+        _mm256_slli_epi32::<16>(b),
+        _mm256_and_si256(b, upper),
     ];
     let mut sum = sum;
-    for (weights, x) in weights.iter().zip(x.as_chunks::<8>().0) {
+    for (weights, x) in weights.iter().zip(x) {
         // SAFETY: `x` is eight readable singles, and `loadu` has no alignment requirement.
         let x = unsafe { _mm256_loadu_ps(x.as_ptr()) };
         sum = _mm256_add_ps(sum, _mm256_mul_ps(_mm256_castsi256_ps(*weights), x));
@@ -178,10 +183,12 @@ fn add_products(sum: __m256, a: __m256i, b: __m256i, x: &[f32; 32]) -> __m256 {
 
 #[inline]
 #[target_feature(enable = "avx2")]
-fn sum_f32(v: __m256) -> f32 {
-    let mut p = [0f32; 8];
-    // SAFETY: `p` is eight writable singles, and `storeu` has no alignment requirement.
-    unsafe { _mm256_storeu_ps(p.as_mut_ptr(), v) };
+fn sum_f32(halves: [__m256; 2]) -> f32 {
+    let mut p = [0f32; PARTIAL_SUMS];
+    for (p, half) in p.as_chunks_mut::<8>().0.iter_mut().zip(halves) {
+        // SAFETY: `p` is eight writable singles, and `storeu` has no alignment requirement.
+        unsafe { _mm256_storeu_ps(p.as_mut_ptr(), half) };
+    }
     join(p)
 }
 
@@ -266,19 +273,23 @@ macro_rules! products {
                 out: &mut [f32],
             ) -> usize {
                 let (tables, exponents) = (Tables::new(table_of), ExponentTables::new(exponents));
-                let xs = x.arranged().as_chunks::<32>().0;
-                let low = low.map(|low| low.as_chunks::<LANES>().0);
+                let xs = x.pieces();
+                let low = low.map(|low| low.as_chunks::<LANES>().0.as_chunks::<2>().0);
                 let mut lanes: [Lanes; 4] = std::array::from_fn(|stream| Lanes::load(state, stream));
                 let mut done = 0;
-                while done < rows && safe_steps(state, data) >= xs.len() {
+                while done < rows && safe_steps(state, data) >= 2 * xs.len() {
                     let mut at = state.at;
-                    let mut sums = [_mm256_setzero_ps(); 4];
-                    for (step, x) in xs.iter().enumerate() {
-                        for stream in 0..4 {
-                            // SAFETY: `safe_steps` allows a step for each 32 columns.
-                            let symbols = unsafe { tables.$step(&mut lanes[stream], &mut at[stream], data) };
-                            let rest = load(&low[stream][done * xs.len() + step]);
-                            sums[stream] = exponents.add(sums[stream], symbols, rest, x);
+                    let mut sums = [[_mm256_setzero_ps(); 2]; 4];
+                    for (piece, x) in xs.iter().enumerate() {
+                        for idx in 0..2 {
+                            for stream in 0..4 {
+                                let (lanes, at) = (&mut lanes[stream], &mut at[stream]);
+                                // SAFETY: `safe_steps` allows two steps for each 64 columns.
+                                let symbols = unsafe { tables.$step(lanes, at, data) };
+                                let rest = load(&low[stream][done * xs.len() + piece][idx]);
+                                let sum = &mut sums[stream][idx];
+                                *sum = exponents.add(*sum, symbols, rest, half(x, idx));
+                            }
                         }
                     }
                     state.at = at;
@@ -305,7 +316,7 @@ const ROWS: usize = 4;
 #[target_feature(enable = "avx2,bmi1,bmi2,popcnt,lzcnt")]
 fn dot_bf16_packed(packed: &[u8], low: &[u8], exponents: &Exponents, x: &Activations, out: &mut [f32]) {
     let exponents = ExponentTables::new(exponents);
-    let xs = x.arranged().as_chunks::<32>().0.as_chunks::<2>().0;
+    let xs = x.pieces();
     let packed = packed.as_chunks::<LANES>().0;
     let low = low.as_chunks::<LANES>().0.as_chunks::<2>().0;
     assert!(packed.len() == out.len() * xs.len() && low.len() == packed.len());
@@ -315,51 +326,55 @@ fn dot_bf16_packed(packed: &[u8], low: &[u8], exponents: &Exponents, x: &Activat
         // Rows behind the last repeat the first of the group; their sums are dropped.
         let first: [usize; ROWS] =
             std::array::from_fn(|row| start + if row < out.len() { row * xs.len() } else { 0 });
-        let mut sums = [_mm256_setzero_ps(); ROWS];
+        let mut sums = [[_mm256_setzero_ps(); 2]; ROWS];
         for (piece, x) in xs.iter().enumerate() {
-            for (sum, first) in sums.iter_mut().zip(first) {
+            for (sums, first) in sums.iter_mut().zip(first) {
                 let symbols = load(&packed[first + piece]);
                 let rest = &low[first + piece];
                 // The same place of the next rows. Each row is too short for what a CPU fetches by itself: without,
-                // this is slower than plain weights.
-                _mm_prefetch::<_MM_HINT_T0>(rest.as_ptr().wrapping_add(ROWS * xs.len()).cast());
+                // this is slower than plain weights. Into the second-level cache: what the first holds is the activations.
+                _mm_prefetch::<_MM_HINT_T1>(rest.as_ptr().wrapping_add(ROWS * xs.len()).cast());
                 if piece % 2 == 0 {
-                    _mm_prefetch::<_MM_HINT_T0>(
+                    _mm_prefetch::<_MM_HINT_T1>(
                         packed.as_ptr().wrapping_add(first + piece + ROWS * xs.len()).cast(),
                     );
                 }
-                *sum = exponents.add(*sum, _mm256_and_si256(symbols, nibble), load(&rest[0]), &x[0]);
+                let lower = _mm256_and_si256(symbols, nibble);
+                sums[0] = exponents.add(sums[0], lower, load(&rest[0]), half(x, 0));
                 let upper = _mm256_and_si256(_mm256_srli_epi16::<4>(symbols), nibble);
-                *sum = exponents.add(*sum, upper, load(&rest[1]), &x[1]);
+                sums[1] = exponents.add(sums[1], upper, load(&rest[1]), half(x, 1));
             }
         }
-        for (out, sum) in out.iter_mut().zip(sums) {
-            *out = sum_f32(sum);
+        for (out, sums) in out.iter_mut().zip(sums) {
+            *out = sum_f32(sums);
         }
     }
 }
 
 #[target_feature(enable = "avx2,bmi1,bmi2,popcnt,lzcnt")]
 fn dot_plain_bf16(weights: &[u8], x: &Activations, out: &mut [f32]) {
-    let xs = x.arranged().as_chunks::<32>().0;
-    let weights = weights.as_chunks::<LANES>().0.as_chunks::<2>().0;
+    let xs = x.pieces();
+    let weights = weights.as_chunks::<LANES>().0.as_chunks::<2>().0.as_chunks::<2>().0;
     assert_eq!(weights.len(), out.len() * xs.len());
     for (group, out) in out.chunks_mut(ROWS).enumerate() {
         let start = group * ROWS * xs.len();
         let first: [usize; ROWS] =
             std::array::from_fn(|row| start + if row < out.len() { row * xs.len() } else { 0 });
-        let mut sums = [_mm256_setzero_ps(); ROWS];
-        for (step, x) in xs.iter().enumerate() {
-            for (sum, first) in sums.iter_mut().zip(first) {
-                let [lower, upper] = &weights[first + step];
-                let (lower, upper) = (load(lower), load(upper));
-                let a = _mm256_permute2x128_si256::<0x20>(lower, upper);
-                let b = _mm256_permute2x128_si256::<0x31>(lower, upper);
-                *sum = add_products(*sum, a, b, x);
+        let mut sums = [[_mm256_setzero_ps(); 2]; ROWS];
+        for (piece, x) in xs.iter().enumerate() {
+            for (sums, first) in sums.iter_mut().zip(first) {
+                for (idx, [lower, upper]) in weights[first + piece].iter().enumerate() {
+                    let ahead = lower.as_ptr().wrapping_add(4 * LANES * ROWS * xs.len());
+                    _mm_prefetch::<_MM_HINT_T1>(ahead.cast());
+                    let (lower, upper) = (load(lower), load(upper));
+                    let a = _mm256_permute2x128_si256::<0x20>(lower, upper);
+                    let b = _mm256_permute2x128_si256::<0x31>(lower, upper);
+                    sums[idx] = add_products(sums[idx], a, b, half(x, idx));
+                }
             }
         }
-        for (out, sum) in out.iter_mut().zip(sums) {
-            *out = sum_f32(sum);
+        for (out, sums) in out.iter_mut().zip(sums) {
+            *out = sum_f32(sums);
         }
     }
 }
