@@ -257,22 +257,24 @@ def test_weights_that_came_quantised_stay_coded(quantised) -> None:
 
 def test_quantised_weights_are_multiplied_from_their_codes(quantised) -> None:
     plain, source = quantised
-    coded = compress_module(copy.deepcopy(plain), "ecq", source=source, names=name_in_file, arithmetic="fused")
+    coded = compress_module(copy.deepcopy(plain), "ecq", source=source, names=name_in_file, arithmetic="fused").layer
+    plain = plain.layer
+    weights = torch.empty(plain.weight.shape)
+    coded.matrix.decode_rows(0, len(weights), weights.numpy(), 1)
     for vectors in (1, 3, 8):
-        x = torch.randn(vectors, plain.layer.in_features)
-        wanted = torch.empty(vectors, plain.layer.out_features)
-        weights = plain.layer.weight.detach()
-        mithril._mithril.singles_multiply(weights.numpy(), weights.shape[1], x.numpy(), wanted.numpy(), 1)
+        x = torch.randn(vectors, plain.in_features)
+        wanted = torch.empty(vectors, plain.out_features)
+        mithril._mithril.singles_multiply(weights.numpy(), plain.in_features, x.numpy(), wanted.numpy(), 1)
         with torch.no_grad():
-            assert torch.equal(coded.layer(x), wanted + plain.layer.bias)
-            torch.testing.assert_close(coded.layer(x), plain.layer(x))
+            assert torch.equal(coded(x), wanted + plain.bias.float())
+        torch.testing.assert_close(wanted, x @ weights.T)
     # More vectors, and those that take gradients, go through torch.
-    x = torch.randn(9, plain.layer.in_features)
-    assert torch.equal(coded.layer(x), plain.layer(x))
-    x = torch.randn(2, plain.layer.in_features, requires_grad=True)
-    coded.layer(x).sum().backward()
+    x = torch.randn(9, plain.in_features, dtype=plain.weight.dtype)
+    assert torch.equal(coded(x), plain(x))
+    x = x[:2].clone().requires_grad_()
+    coded(x).sum().backward()
     assert x.grad is not None
-    assert coded.layer(x.detach()[:0]).shape == (0, plain.layer.out_features)
+    assert coded(x.detach()[:0]).shape == (0, plain.out_features)
 
 
 def test_quantised_weights_that_are_others_stay_plain(quantised) -> None:

@@ -20,6 +20,33 @@ fn intact_files_of_every_kind_pass() {
 }
 
 #[test]
+fn entropy_coded_weights_are_decoded() {
+    let directory = Directory::new("verify-ecq");
+    let golden = |name: &str| format!("{}/../../golden/ecq/{name}", env!("CARGO_MANIFEST_DIR"));
+    let converted = golden("v0_1_0_gguf_q4_k.safetensors");
+    let output = run(&["verify", &converted]);
+    let stdout = check_done(&output);
+    assert!(stdout.contains("coded matrices decoded, and the file that they were made of"), "{stdout}");
+    let model = demo_model(&directory);
+    check_done(&run(&["quantize", &model, "--bpw", "4", "-o", &directory.path("ecq")]));
+    let own = directory.path("ecq/model.safetensors");
+    assert!(check_done(&run(&["verify", &own])).contains("coded matrices decoded"));
+    for (name, path) in [("own", own), ("converted", converted)] {
+        let mut bytes = std::fs::read(path).unwrap();
+        let header_end = 8 + usize::try_from(u64::from_le_bytes(*bytes.first_chunk().unwrap())).unwrap();
+        let header: serde_json::Value = serde_json::from_slice(&bytes[8..header_end]).unwrap();
+        let (_, blocks) =
+            header.as_object().unwrap().iter().find(|(name, _)| name.ends_with(".compressed")).unwrap();
+        let end = usize::try_from(blocks["data_offsets"][1].as_u64().unwrap()).unwrap();
+        bytes[header_end + end - 20] ^= 0x10;
+        let damaged = directory.write(&format!("{name}.safetensors"), &bytes);
+        let output = run(&["verify", &damaged]);
+        assert_eq!(output.status.code(), Some(1), "{name}");
+        assert!(text(&output.stdout).contains("damaged, 1 problem"), "{}", text(&output.stdout));
+    }
+}
+
+#[test]
 fn every_damaged_byte_of_a_small_container_is_found() {
     let directory = Directory::new("verify-bytes");
     let model = directory.write(

@@ -13,6 +13,7 @@ use mithril_format::ecq::{
     BIAS_RESIDUALS, BIASES, COMPRESSED, FREQ, LOW_BITS, MatrixHeader, SCALES, STREAM_OFFSETS, ZERO_CODES,
     damaged,
 };
+use std::cell::Cell;
 use std::collections::BTreeMap;
 use std::ops::Range;
 use std::sync::{Mutex, PoisonError};
@@ -25,6 +26,20 @@ pub struct QuantisedMatrix {
     header: MatrixHeader,
     /// Frames of scales and the like, by the ends of their names.
     sides: BTreeMap<String, Vec<u8>>,
+}
+
+/// What a thread decodes into, again and again: memory that is taken anew for every call costs as much as decoding.
+#[derive(Debug, Default)]
+struct Scratch {
+    symbols: Vec<u8>,
+    groups: Groups,
+}
+
+/// Longest symbols that a thread keeps room for.
+const SCRATCH_LEN: usize = 1 << 20;
+
+thread_local! {
+    static SCRATCH: Cell<Scratch> = Cell::default();
 }
 
 /// The planes of some rows, and the type of their scales.
@@ -175,18 +190,22 @@ impl QuantisedMatrix {
         let (padded, low_len) = (shape.padded_columns(), shape.low_row_len());
         multiply_pieces((rows, n), step, threads, out, |own, products| {
             let blocks = shape.blocks_of(own.clone());
-            let mut symbols = vec![0; own.len() * padded];
+            let mut scratch = SCRATCH.take();
+            let Scratch { symbols, groups } = &mut scratch;
+            symbols.resize(own.len() * padded, 0);
             coded
-                .decode_symbols_again(blocks, &mut symbols)
+                .decode_symbols_again(blocks, symbols)
                 .map_err(|error| Error::from(damaged(&self.name, error)))?;
-            let mut groups = Groups::default();
             for ((row, symbols), out) in
                 own.zip(symbols.chunks_exact(padded)).zip(products.chunks_exact_mut(n))
             {
-                self.take_groups(&planes, row..row + 1, &mut groups);
+                self.take_groups(&planes, row..row + 1, groups);
                 let low_bits = &self.parts.low_bits[row * low_len..][..low_len];
                 let n_low = shape.low_bits();
-                CodeRow { symbols, n_low, low_bits, numbers: &numbers, groups: &groups }.dot(&inputs, out);
+                CodeRow { symbols, n_low, low_bits, numbers: &numbers, groups }.dot(&inputs, out);
+            }
+            if scratch.symbols.len() <= SCRATCH_LEN {
+                SCRATCH.set(scratch);
             }
             Ok(())
         })

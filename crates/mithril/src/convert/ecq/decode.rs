@@ -69,9 +69,9 @@ fn decode_file(
     let made_of = file.source().map(|source| source.format);
     if made_of != Some(format) {
         let what = match made_of {
-            Some(SourceFormat::Gguf) => "a GGUF file",
-            Some(SourceFormat::Safetensors) => "a safetensors file",
-            None => "no quantised file",
+            Some(SourceFormat::Gguf) => "a GGUF file: `--to gguf` gives it back",
+            Some(SourceFormat::Safetensors) => "a safetensors file: `--to mlx` gives it back",
+            None => "no quantised file: `--to safetensors` gives its weights",
         };
         return Err(Error::invalid(format!("`{}` was made of {what}", path.display())));
     }

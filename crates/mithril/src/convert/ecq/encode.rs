@@ -306,7 +306,9 @@ impl Job<'_> {
         let tensor = &self.tensors[idx];
         let bytes = self.read(idx)?;
         if tensor.name == SOURCE_TENSOR {
-            return Err(Error::invalid(format!("a tensor is named `{SOURCE_TENSOR}`")));
+            return Err(Error::invalid(format!(
+                "it is entropy-coded already: a tensor is named `{SOURCE_TENSOR}`"
+            )));
         }
         if self.format == SourceFormat::Gguf && tensor.dtype.is_quantized() {
             let options = FrameOptions::default().with_dtype(tensor.dtype).with_effort(Effort::Balanced);

@@ -2,7 +2,7 @@
 //!
 //! Codes, scales and biases are coded apart, and the original files come back byte for byte.
 //!
-//! * [`encode`] codes the files of a model; [`decode`] gives them back.
+//! * [`encode`] codes the files of a model; [`decode`] gives them back; [`verify`] checks one.
 //! * [`EcqFile`] opens a coded file: matrices and rows of them are read alone.
 //!
 //! ```no_run
@@ -24,6 +24,7 @@ pub(crate) mod matrix;
 mod originals;
 mod restore;
 pub(crate) mod spool;
+mod verify;
 
 pub use decode::{DecodeSummary, decode};
 pub use encode::{EncodeSummary, EncodedTensor, Outcome, encode};
@@ -33,6 +34,7 @@ pub use mithril_codec::ecq::{Coded, Coding, Escape, Parts, Shape, low_bits};
 pub use mithril_codec::quantised::{Layout, Side, bit_packing, gguf, zero_codes};
 pub use mithril_format::ecq::{MatrixHeader, SideSum, SourceFormat};
 pub use originals::Originals;
+pub use verify::{Verified, verify};
 
 /// Originals of files that an entropy-coded directory has in another form.
 const ORIGINALS: &str = "ecq_source";
