@@ -4,6 +4,7 @@
 //! the callers' threads: a call hands its work over and waits.
 
 mod client;
+mod read_ahead;
 mod record;
 mod runtime;
 mod upload;
@@ -18,6 +19,7 @@ use futures_util::TryStreamExt;
 use mithril_format::ReadAt;
 use object_store::path::Path;
 use object_store::{GetOptions, GetRange, ObjectStoreExt, PutMode, PutOptions, PutPayload};
+use read_ahead::ReadAhead;
 use std::io;
 use std::time::Duration;
 use upload::Upload;
@@ -125,7 +127,8 @@ impl StorageBackend for CloudStorage {
         let path = self.path("open", key)?;
         let head = path.clone();
         let found = self.client.run("open", key, move |store| async move { store.head(&head).await })?;
-        Ok(Box::new(RemoteObject { client: self.client.clone(), key: key.to_owned(), path, len: found.size }))
+        let object = RemoteObject { client: self.client.clone(), key: key.to_owned(), path, len: found.size };
+        Ok(Box::new(ReadAhead::new(object, found.size)))
     }
 
     fn list(&self, directory: &str) -> Result<Vec<ObjectInfo>, StorageError> {
