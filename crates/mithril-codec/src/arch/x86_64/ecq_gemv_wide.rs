@@ -1,6 +1,6 @@
 //! bf16 weights times a vector with AVX-512: a register has the sixteen partial sums of a row.
 //!
-//! Rows are taken four at a time, and the next four are fetched into the second-level cache meanwhile: each is too short
+//! Some rows are taken at a time, and the next ones are fetched into the second-level cache meanwhile: each is too short
 //! for what a CPU fetches by itself. Into the first level, where the activations are, this is a tenth slower.
 
 use super::{Avx512, load, load_wide, table};
@@ -28,12 +28,15 @@ impl Avx512 {
     }
 }
 
-/// Rows that are taken together.
-const ROWS: usize = 4;
+/// Rows of packed symbols that are taken together.
+const PACKED_ROWS: usize = 4;
+
+/// Rows of plain weights that are taken together: twice as many as of packed symbols are fastest.
+const PLAIN_ROWS: usize = 8;
 
 /// Rows of `row_len` elements from a group's first on. Rows behind the last repeat the first; their sums are dropped.
 #[inline]
-fn rows_of<T>(group: &[T], row_len: usize, n_rows: usize) -> [&[T]; ROWS] {
+fn rows_of<T, const ROWS: usize>(group: &[T], row_len: usize, n_rows: usize) -> [&[T]; ROWS] {
     std::array::from_fn(|row| &group[if row < n_rows { row * row_len } else { 0 }..][..row_len])
 }
 
@@ -46,11 +49,11 @@ fn dot_bf16_packed(packed: &[u8], low: &[u8], exponents: &Exponents, x: &Activat
     let packed = packed.as_chunks::<{ PIECE / 2 }>().0;
     let low = low.as_chunks::<PIECE>().0;
     assert!(packed.len() == out.len() * xs.len() && low.len() == packed.len());
-    let group_len = ROWS * xs.len();
-    for (group, out) in out.chunks_mut(ROWS).enumerate() {
-        let packed = rows_of(&packed[group * group_len..], xs.len(), out.len());
-        let low = rows_of(&low[group * group_len..], xs.len(), out.len());
-        let mut sums = [_mm512_setzero_ps(); ROWS];
+    let group_len = PACKED_ROWS * xs.len();
+    for (group, out) in out.chunks_mut(PACKED_ROWS).enumerate() {
+        let packed = rows_of::<_, PACKED_ROWS>(&packed[group * group_len..], xs.len(), out.len());
+        let low = rows_of::<_, PACKED_ROWS>(&low[group * group_len..], xs.len(), out.len());
+        let mut sums = [_mm512_setzero_ps(); PACKED_ROWS];
         for (piece, x) in xs.iter().enumerate() {
             let x = additions(x);
             for ((sum, packed), low) in sums.iter_mut().zip(packed).zip(low) {
@@ -80,10 +83,10 @@ fn dot_plain_bf16(weights: &[u8], x: &Activations, out: &mut [f32]) {
     let xs = x.pieces();
     let weights = weights.as_chunks::<PIECE>().0.as_chunks::<2>().0;
     assert_eq!(weights.len(), out.len() * xs.len());
-    let group_len = ROWS * xs.len();
-    for (group, out) in out.chunks_mut(ROWS).enumerate() {
-        let rows = rows_of(&weights[group * group_len..], xs.len(), out.len());
-        let mut sums = [_mm512_setzero_ps(); ROWS];
+    let group_len = PLAIN_ROWS * xs.len();
+    for (group, out) in out.chunks_mut(PLAIN_ROWS).enumerate() {
+        let rows = rows_of::<_, PLAIN_ROWS>(&weights[group * group_len..], xs.len(), out.len());
+        let mut sums = [_mm512_setzero_ps(); PLAIN_ROWS];
         for (piece, x) in xs.iter().enumerate() {
             let x = additions(x);
             for (sum, row) in sums.iter_mut().zip(rows) {
@@ -132,7 +135,7 @@ fn additions(x: &[[f32; PARTIAL_SUMS]; 4]) -> [__m512; 4] {
 /// Joins the partial sums of every row.
 #[inline]
 #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx2")]
-fn write_sums(sums: &[__m512; ROWS], out: &mut [f32]) {
+fn write_sums(sums: &[__m512], out: &mut [f32]) {
     for (sum, out) in sums.iter().zip(out) {
         let mut p = [0f32; PARTIAL_SUMS];
         // SAFETY: `p` is sixteen writable singles, and `storeu` has no alignment requirement.
