@@ -2,7 +2,8 @@
 //!
 //! Tensors of a checkpoint are read about in the order in which they lie, each by a request of its own for every level of its
 //! chain, on several threads. A read that starts where the ones before ended, or a little behind, brings some bytes more, the
-//! next that finds none left twice as many, and so on. A read far away brings what was asked for, and starts over.
+//! next that finds none left twice as many, and so on. A read far away brings what was asked for; where a second one follows
+//! it, a new row starts there. So a look at the end of a frame does not disturb the row of its blocks.
 
 use mithril_format::ReadAt;
 use std::collections::VecDeque;
@@ -36,6 +37,8 @@ pub(super) struct ReadAhead<S> {
 struct State {
     /// Where everything that was read in this row ends.
     end: u64,
+    /// Where the last read ended that was far away.
+    far_end: u64,
     /// How much the last request read ahead.
     ahead: u64,
     /// What is here, the newest last, each with its place.
@@ -49,8 +52,17 @@ impl<S: ReadAt> ReadAhead<S> {
 }
 
 impl State {
-    fn is_far(&self, start: u64) -> bool {
-        start > self.end + MAX_SKIPPED || start + MAX_BACK < self.end
+    /// Whether a read is in the row: neither far behind what was read, nor far back.
+    fn is_near(&self, range: &Range<u64>) -> bool {
+        range.start <= self.end + MAX_SKIPPED && range.start + MAX_BACK >= self.end
+    }
+
+    /// Notes a read that is far away.
+    fn note_far(&mut self, range: &Range<u64>) {
+        if range.start >= self.far_end && range.start - self.far_end <= MAX_SKIPPED {
+            *self = Self { end: range.end, ..Self::default() };
+        }
+        self.far_end = range.end;
     }
 
     /// Copies a range, if all of it is here.
@@ -83,12 +95,14 @@ impl<S: ReadAt> ReadAt for ReadAhead<S> {
         if state.copy(offset, out) {
             return Ok(());
         }
-        let is_first = state.end == 0;
-        if is_first || state.is_far(offset) || out.len() > MAX_SMALL {
-            if is_first || state.is_far(offset) {
-                *state = State::default();
+        let is_near = state.is_near(&range);
+        if !is_near {
+            state.note_far(&range);
+        }
+        if !is_near || out.len() > MAX_SMALL {
+            if is_near {
+                state.end = state.end.max(range.end);
             }
-            state.end = state.end.max(range.end);
             drop(state);
             return self.source.read_exact_at(offset, out);
         }
@@ -173,6 +187,19 @@ mod tests {
         let rows = (0..60).map(|row| row ^ 1).map(|row| row * len..(row + 1) * len);
         let reads = check(&source, rows);
         assert!(reads.len() < 14, "{} requests", reads.len());
+    }
+
+    #[test]
+    fn a_look_at_the_end_of_each_frame_does_not_end_the_row() {
+        let source = counted(40 << 20);
+        let frame = |start: usize| {
+            let end = start + (5 << 20);
+            let batches =
+                (start + 100..end - 400).step_by(500_000).map(move |at| at..(at + 500_000).min(end - 400));
+            [start..start + 100, end - 400..end].into_iter().chain(batches)
+        };
+        let reads = check(&source, (0..8).flat_map(|idx| frame(idx * (5 << 20))));
+        assert!(reads.len() < 30, "{} requests for 88 reads", reads.len());
     }
 
     #[test]
