@@ -150,7 +150,7 @@ Examples:
   mithril bench *.safetensors --threads 2 --repeat 5
   mithril bench model.safetensors --file --scratch /fast-disk")]
 pub(crate) struct BenchArguments {
-    /// Files: `.safetensors`, `.npy`, or raw numbers with `--dtype`
+    /// Model files (safetensors, npy, npz, pt, gguf, onnx), or raw numbers with `--dtype`
     #[arg(required = true, value_name = "FILE")]
     pub(crate) files: Vec<PathBuf>,
     /// How much work may go into size: fast, balanced or max

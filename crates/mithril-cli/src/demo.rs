@@ -48,7 +48,7 @@ struct TensorReport {
 /// Runs `mithril demo`.
 pub(crate) fn run(arguments: &DemoArguments) -> Result<(), Failure> {
     let refused = |error: Error| Failure::library(MODEL_NAME, &error);
-    let pieces = input::pieces_of_safetensors(MODEL).map_err(|error| refused(error.into()))?;
+    let pieces = input::pieces_of_model(MODEL).map_err(refused)?.unwrap_or_default();
     let input = Input { data: MODEL.to_vec(), pieces };
     let tensors =
         input.pieces.iter().map(|piece| round_trip(piece, arguments.effort)).collect::<Result<Vec<_>, _>>();

@@ -1,7 +1,7 @@
-//! Files to measure: safetensors tensor by tensor, `.npy`, or raw numbers.
+//! Files to measure: model files tensor by tensor, or raw numbers.
 
 use crate::failure::Failure;
-use mithril::{Dtype, Error, FormatError, FrameOptions, npy, safetensors};
+use mithril::{Dtype, Error, FrameOptions, source};
 use std::ops::Range;
 use std::path::Path;
 
@@ -68,22 +68,22 @@ impl Piece {
     }
 }
 
-/// Reads a file. Its suffix says what it is; `dtype` is the type of raw numbers.
+/// Reads a file. Its bytes say what it is; `dtype` is the type of raw numbers, which are bytes if it is not given.
 pub(crate) fn read(path: &Path, dtype: Option<Dtype>) -> Result<Input, Failure> {
     let name = path.display();
     let data = std::fs::read(path).map_err(|error| Failure::read(&name, &error))?;
-    let pieces = if has_suffix(path, "safetensors") {
-        pieces_of_safetensors(&data)
-    } else if has_suffix(path, "npy") {
-        piece_of_npy(&data).map(|piece| vec![piece])
-    } else {
-        let dtype = dtype.ok_or_else(|| {
-            Failure::command(format!("the type of the numbers in `{name}` is not known"))
-                .with_hint("name it for raw files, for instance `--dtype bf16`")
-        })?;
-        Ok(vec![Piece { name: String::new(), dtype, shape: None, bytes: 0..data.len() }])
+    let refused = |error: &Error| {
+        Failure::library(&name, error)
+            .with_hint("`--dtype` names the type of raw numbers, `bytes` if there is none")
     };
-    let pieces = pieces.map_err(|error| Failure::library(&name, &Error::from(error)))?;
+    let model = match dtype {
+        Some(_) if !has_suffix(path, "safetensors") && !has_suffix(path, "npy") => None,
+        _ => pieces_of_model(&data).map_err(|error| refused(&error))?,
+    };
+    let pieces = model.unwrap_or_else(|| {
+        let dtype = dtype.unwrap_or(Dtype::Bytes);
+        vec![Piece { name: String::new(), dtype, shape: None, bytes: 0..data.len() }]
+    });
     let input = Input { data, pieces };
     match input.raw_len() {
         0 => Err(Failure::input(format!("`{}` holds no data", path.display()))),
@@ -96,35 +96,16 @@ pub(crate) fn has_suffix(path: &Path, suffix: &str) -> bool {
     path.extension().is_some_and(|extension| extension.eq_ignore_ascii_case(suffix))
 }
 
-/// The tensors of a safetensors file.
-pub(crate) fn pieces_of_safetensors(file: &[u8]) -> Result<Vec<Piece>, FormatError> {
-    let invalid = |reason: String| FormatError::Foreign { format: "safetensors", reason };
-    let mut end = 0;
-    let mut pieces = Vec::new();
-    for tensor in safetensors::tensors(file, file.len() as u64)? {
-        let offset = |at: u64| {
-            usize::try_from(at).map_err(|_| invalid(format!("tensor `{}` lies too far in", tensor.name)))
-        };
-        let bytes = offset(tensor.bytes.start)?..offset(tensor.bytes.end)?;
-        // Buffers are sized by the sum of all tensors, which overlapping ones could make as large as they like.
-        if bytes.start < end {
-            return Err(invalid(format!("tensor `{}` overlaps the one before it", tensor.name)));
-        }
-        end = bytes.end;
-        pieces.push(Piece { name: tensor.name, dtype: tensor.dtype, shape: Some(tensor.shape), bytes });
-    }
-    Ok(pieces)
-}
-
-fn piece_of_npy(file: &[u8]) -> Result<Piece, FormatError> {
-    let array = npy::parse(file)?;
-    let n_elements = array.shape.iter().try_fold(1u64, |n, &dimension| n.checked_mul(dimension));
-    let len = n_elements.and_then(|n| array.dtype.len_of(n)).and_then(|len| usize::try_from(len).ok());
-    let bytes = array.data_offset..file.len();
-    if len != Some(bytes.len()) {
-        let reason =
-            format!("shape {:?} of {} does not take {} bytes", array.shape, array.dtype.name(), bytes.len());
-        return Err(FormatError::Foreign { format: "npy", reason });
-    }
-    Ok(Piece { name: String::new(), dtype: array.dtype, shape: Some(array.shape), bytes })
+/// The tensors of a model file, or none when it is of no known kind.
+pub(crate) fn pieces_of_model(file: &[u8]) -> Result<Option<Vec<Piece>>, Error> {
+    let Some(kind) = source::detect(&file) else { return Ok(None) };
+    let tensors = source::tensors(kind, &file)?;
+    let offset = |at: u64| usize::try_from(at).expect("an offset in a file that is in memory");
+    let pieces = tensors.into_iter().map(|tensor| Piece {
+        name: tensor.name,
+        dtype: tensor.dtype,
+        shape: Some(tensor.shape),
+        bytes: offset(tensor.bytes.start)..offset(tensor.bytes.end),
+    });
+    Ok(Some(pieces.collect()))
 }

@@ -24,6 +24,7 @@ pub mod gguf;
 pub mod limits;
 pub mod npy;
 pub mod npz;
+pub mod onnx;
 pub mod pt;
 mod read_at;
 pub mod safetensors;

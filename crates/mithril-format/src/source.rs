@@ -6,7 +6,7 @@
 
 use crate::checked_reader::CheckedReader;
 use crate::tensor_info::TensorInfo;
-use crate::{ReadAt, ReadError, gguf, npy, npz, pt, safetensors, zip};
+use crate::{ReadAt, ReadError, gguf, npy, npz, onnx, pt, safetensors, zip};
 
 /// The layout of a file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -20,10 +20,12 @@ pub enum Kind {
     Npz,
     /// A PyTorch checkpoint in a zip archive.
     Torch,
-    /// A PyTorch checkpoint of the layout before version 1.6, which is known and not read.
+    /// A PyTorch checkpoint of the layout before version 1.6.
     TorchLegacy,
     /// A GGUF file.
     Gguf,
+    /// An ONNX model.
+    Onnx,
 }
 
 impl Kind {
@@ -36,6 +38,7 @@ impl Kind {
             Self::Torch => "PyTorch",
             Self::TorchLegacy => "PyTorch before 1.6",
             Self::Gguf => "GGUF",
+            Self::Onnx => "ONNX",
         }
     }
 }
@@ -65,8 +68,11 @@ pub fn try_detect(source: &dyn ReadAt) -> Result<Option<Kind>, ReadError> {
         Some(Kind::TorchLegacy)
     } else if start.starts_with(zip::MAGIC) {
         archive_kind(&reader, &start)
+    } else if safetensors::is_plausible(&start, reader.len()) {
+        Some(Kind::Safetensors)
     } else {
-        safetensors::is_plausible(&start, reader.len()).then_some(Kind::Safetensors)
+        // No bytes mark it: it is one if all of it can be read.
+        onnx::read(source).is_ok().then_some(Kind::Onnx)
     })
 }
 
@@ -95,6 +101,7 @@ pub fn tensors(kind: Kind, source: &dyn ReadAt) -> Result<Vec<TensorInfo>, ReadE
         Kind::Npz => npz::read(source),
         Kind::Torch | Kind::TorchLegacy => Ok(pt::read(source)?.storages),
         Kind::Gguf => gguf::read(source),
+        Kind::Onnx => onnx::read(source),
     }
 }
 
@@ -120,7 +127,12 @@ mod tests {
         assert_eq!(kind(&cut), Some(Kind::Torch));
         assert!(tensors(Kind::Torch, &cut).unwrap_err().to_string().contains("cut off"));
         let legacy = tensors(Kind::TorchLegacy, &pt::LEGACY_MAGIC.to_vec()).unwrap_err().to_string();
-        assert!(legacy.contains("before PyTorch 1.6"), "{legacy}");
+        assert!(legacy.contains("cut off"), "{legacy}");
+        // A version, and a graph with one tensor of 64 bytes.
+        let tensor = [&[0x08, 16, 0x10, 1, 0x4a, 64][..], &[5; 64]].concat();
+        let onnx = [&[0x08, 8, 0x3a, 72, 0x2a, 70][..], &tensor].concat();
+        assert_eq!(kind(&onnx), Some(Kind::Onnx));
+        assert_eq!(kind(&onnx[..75]), None);
         for other in [&b""[..], b"PK", b"MTHF", b"MCKP\x01", b"{\"a\": 1}", &[0; 100]] {
             assert_eq!(kind(other), None, "{other:?}");
         }

@@ -2,6 +2,7 @@
 
 use crate::FormatError;
 use mithril_codec::Dtype;
+use std::collections::HashMap;
 use std::ops::Range;
 
 /// A tensor of a file.
@@ -43,6 +44,20 @@ pub(crate) fn in_order(
         )));
     }
     Ok(tensors)
+}
+
+/// A name that no other storage has: keys that hold dots can lead to the same path.
+pub(crate) fn unique(name: String, taken: &mut HashMap<String, u64>) -> String {
+    // How often a name was asked for is kept, so that many equal names do not take quadratic time.
+    let mut n = taken.get(&name).copied().unwrap_or(0);
+    let mut candidate = name.clone();
+    while n > 0 && taken.contains_key(&candidate) {
+        n += 1;
+        candidate = format!("{name}#{n}");
+    }
+    taken.insert(name, n.max(1));
+    taken.entry(candidate.clone()).or_insert(1);
+    candidate
 }
 
 /// A name cut to what a message can carry.

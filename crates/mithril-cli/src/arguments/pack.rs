@@ -8,7 +8,7 @@ use std::path::PathBuf;
 /// Arguments of `compress`.
 #[derive(Debug, Args)]
 #[command(after_help = "\
-Model files (safetensors, npy, npz, pt, gguf; told by their bytes, not by their names) become containers (`.mckp`):
+Model files (safetensors, npy, npz, pt, gguf, onnx; told by their bytes, not by their names) become containers (`.mckp`):
 every tensor is coded by its dtype, equal ones are stored once, and each can be read alone. Other files become frames
 (`.mthf`): plain bytes, or numbers of the type that `--dtype` names. A directory becomes one of packed files, by default
 DIR.mckp, or with `--to safetensors` DIR.mithril with every file under its own name; when that is interrupted, the same

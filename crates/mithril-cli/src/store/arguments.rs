@@ -99,7 +99,7 @@ Examples:
 pub(crate) struct SaveArguments {
     /// Key of the new checkpoint
     pub(crate) key: String,
-    /// Model files: safetensors, npy, npz, pt, gguf
+    /// Model files: safetensors, npy, npz, pt, gguf, onnx
     #[arg(required = true, value_name = "FILE")]
     pub(crate) files: Vec<PathBuf>,
     /// Checkpoint to store this one against; `latest` is the one with the highest step

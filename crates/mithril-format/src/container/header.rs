@@ -39,7 +39,7 @@ pub struct Header {
 pub struct Original {
     /// Its name, without directories.
     pub name: String,
-    /// Its format: `safetensors`, `npy`, `npz`, `pt`, `gguf`.
+    /// Its format, as users know it: `safetensors`, `PyTorch`, `GGUF`, ...
     pub format: String,
     /// Its length.
     pub len: u64,

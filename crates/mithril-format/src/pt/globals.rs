@@ -1,4 +1,4 @@
-//! The globals that a checkpoint may name, and what each means here. None of them is ever run.
+//! The globals that checkpoints name, and what each means here. None of them is ever looked up or run.
 
 use mithril_codec::Dtype;
 
@@ -53,10 +53,16 @@ pub(super) enum Global {
     RebuildFromParts,
     /// Something plain without tensors: what it is called with does not matter.
     Plain,
+    /// Anything else, which is never looked up: what it is called with and given as state may hold tensors.
+    Unknown,
 }
 
-/// The global of this name, if a checkpoint may use it.
-pub(super) fn known(module: &str, name: &str) -> Option<Global> {
+/// The global of this name, which is only a name here.
+pub(super) fn named(module: &str, name: &str) -> Global {
+    known(module, name).unwrap_or(Global::Unknown)
+}
+
+fn known(module: &str, name: &str) -> Option<Global> {
     Some(match (module, name) {
         ("collections", "OrderedDict" | "defaultdict" | "Counter") => Global::Dict,
         ("builtins" | "__builtin__", "set" | "frozenset" | "list" | "tuple") => Global::Sequence,
@@ -88,6 +94,12 @@ pub(super) fn known(module: &str, name: &str) -> Option<Global> {
         ("torch._tensor", "_rebuild_from_type_v2") => Global::RebuildFromType,
         ("torch._utils", "_rebuild_sparse_tensor" | "_rebuild_nested_tensor") => Global::RebuildFromParts,
         ("torch._utils", "_rebuild_meta_tensor_no_storage") => Global::Plain,
+        // What TorchScript makes lists of numbers by, and what it wraps values in.
+        (
+            "torch.jit._pickle",
+            "build_intlist" | "build_doublelist" | "build_boollist" | "build_tensorlist",
+        ) => Global::Sequence,
+        ("torch.jit._pickle", "restore_type_tag") => Global::RebuildFromFirst,
         // Scalars and random states of numpy, whose bytes stand in the pickle.
         ("numpy.core.multiarray" | "numpy._core.multiarray", "scalar" | "_reconstruct") => Global::Plain,
         ("numpy", "dtype" | "ndarray") => Global::Plain,

@@ -1,22 +1,43 @@
-//! A pickle machine that builds plain data and tensors, and refuses everything else with its place.
+//! A pickle machine that builds plain data and tensors. Objects of any other class are what they were made of: no class
+//! is looked up, and nothing is run.
 //!
 //! It knows the opcodes that Python writes for such data in protocols 2 to 5. What it holds is bounded by the bytes it
 //! has read: a value takes at least one byte of the pickle, and lengths are compared with what is left.
 
-use super::globals::known;
+use super::globals::named;
 use super::objects::{ContainerKind, Objects, Value};
 use crate::ReadError;
 use crate::checked_reader::{CheckedReader, Forward};
 use crate::limits::{MAX_PICKLE_MEMO, MAX_PICKLE_TEXT_LEN, MAX_PICKLE_VALUES};
-use crate::tensor_info::shown;
 use std::collections::HashMap;
 use std::ops::Range;
 
 /// Bytes of the name of a global that are looked at.
 const MAX_GLOBAL_LEN: usize = 512;
 
-/// Runs the pickle in some bytes of a file. Returns what it has built, and its value.
-pub(super) fn run(reader: &CheckedReader<'_>, pickle: Range<u64>) -> Result<(Objects, Value), ReadError> {
+/// What a pickle has built, its value, and where it ends.
+pub(super) struct Built {
+    pub(super) objects: Objects,
+    pub(super) root: Value,
+    pub(super) end: u64,
+}
+
+impl Built {
+    /// The texts of a list.
+    pub(super) fn texts(&self) -> impl Iterator<Item = &str> {
+        let items = match self.root {
+            Value::Container(id) => self.objects.items(id),
+            _ => &[],
+        };
+        items.iter().filter_map(|&item| match item {
+            Value::Text(text) => Some(self.objects.str(text)),
+            _ => None,
+        })
+    }
+}
+
+/// Runs the pickle that starts these bytes of a file.
+pub(super) fn run(reader: &CheckedReader<'_>, pickle: Range<u64>) -> Result<Built, ReadError> {
     let mut machine = Machine {
         input: reader.forward(pickle.start, pickle.end),
         objects: Objects::default(),
@@ -30,7 +51,9 @@ pub(super) fn run(reader: &CheckedReader<'_>, pickle: Range<u64>) -> Result<(Obj
         let opcode = machine.input.u8()?;
         match machine.step(opcode) {
             Ok(None) => {}
-            Ok(Some(value)) => return Ok((machine.objects, value)),
+            Ok(Some(root)) => {
+                return Ok(Built { objects: machine.objects, root, end: machine.input.offset() });
+            }
             Err(Stop::Failed(error)) => return Err(error),
             Err(Stop::Refused(what)) => {
                 return Err(reader.invalid(format!("pickle at offset {offset}: {what}")));
@@ -207,17 +230,17 @@ impl Machine<'_> {
                 let made = self.objects.call(function, arguments)?;
                 self.push(made)?;
             }
-            // BUILD sets attributes, of which no tensor's data depend.
+            // BUILD sets attributes, of which no tensor's data depend; those of objects may be tensors.
             b'b' => {
-                self.pop()?;
-                if !matches!(self.peek()?, Value::Container(_) | Value::Tensor(_) | Value::Plain) {
+                let state = self.pop()?;
+                let of = self.peek()?;
+                if !matches!(of, Value::Container(_) | Value::Tensor(_) | Value::Plain) {
                     return Err("state for something that has none".into());
                 }
+                self.objects.add_state(of, state);
             }
             _ => {
-                return Err(
-                    format!("opcode {opcode:#04x} is refused: only plain data and tensors are read").into()
-                );
+                return Err(format!("opcode {opcode:#04x} is not one of those that PyTorch writes").into());
             }
         }
         Ok(None)
@@ -326,11 +349,7 @@ impl Machine<'_> {
     }
 
     fn global(&mut self, module: &str, name: &str) -> Result<(), Stop> {
-        let refused = || {
-            let full = shown(&format!("{module}.{name}"));
-            format!("global `{full}` is refused: only plain data and tensors are read, and nothing is run")
-        };
-        self.push(Value::Global(known(module, name).ok_or_else(refused)?))
+        self.push(Value::Global(named(module, name)))
     }
 }
 

@@ -5,8 +5,11 @@
 //! name/byteorder    `little` or `big`
 //! name/data/0 ...   storages: the bytes of one or more tensors
 //! ```
-//! The pickle is read by a machine (`machine.rs`) that builds dictionaries, lists and tensors and nothing else: a global that is
-//! not on the list of `globals.rs` is refused by name. Tensors may share a storage, so the bytes are those of storages;
+//! Before PyTorch 1.6 there was no archive: pickles of a magic number, a version, the machine and the objects, then one of
+//! the numbers of all storages, then for each `[8] elements` and its bytes. TorchScript has an archive of the layout above.
+//!
+//! The pickle is read by a machine (`machine.rs`) that builds dictionaries, lists and tensors; objects of other classes are
+//! what they were made of, and no class is ever looked up. Tensors may share a storage, so the bytes are those of storages;
 //! one that a contiguous tensor fills takes that tensor's name and shape.
 
 mod globals;
@@ -18,9 +21,10 @@ mod tests;
 
 use crate::checked_reader::CheckedReader;
 use crate::limits::{MAX_PICKLE_LEN, MAX_RANK};
-use crate::tensor_info::{TensorInfo, in_order, len_of_shape, shown};
+use crate::tensor_info::{TensorInfo, in_order, len_of_shape, shown, unique};
 use crate::{ReadAt, ReadError, zip};
 use globals::Elements;
+use machine::Built;
 use mithril_codec::Dtype;
 use names::Named;
 use objects::{Objects, StorageRecord, TensorRecord};
@@ -62,10 +66,7 @@ pub struct TensorView {
 pub fn read(source: &dyn ReadAt) -> Result<Checkpoint, ReadError> {
     let reader = CheckedReader::new(source, FORMAT)?;
     if reader.start(LEGACY_MAGIC.len() as u64)? == LEGACY_MAGIC {
-        return Err(reader.invalid(
-            "it has the layout before PyTorch 1.6, which cannot be read without running its pickle; \
-             load it with torch and save it again",
-        ));
+        return read_legacy(&reader);
     }
     let entries = zip::entries(&reader)?;
     let pickle = entries.iter().find(|entry| is_pickle(&entry.name));
@@ -91,9 +92,46 @@ pub fn read(source: &dyn ReadAt) -> Result<Checkpoint, ReadError> {
             }
         }
     };
-    let (objects, root) = machine::run(&reader, pickle.bytes.clone())?;
+    let Built { objects, root, .. } = machine::run(&reader, pickle.bytes.clone())?;
     let named = names::of_tensors(&objects, root).map_err(|reason| reader.invalid(reason))?;
-    assemble(&reader, &objects, &named, &by_name, is_big_endian)
+    let place_of = |storage: &StorageRecord| place_of(&reader, storage, &by_name);
+    assemble(&reader, &objects, &named, &place_of, is_big_endian)
+}
+
+/// Finds the storages and tensors of a file of the layout before PyTorch 1.6.
+fn read_legacy(reader: &CheckedReader<'_>) -> Result<Checkpoint, ReadError> {
+    let mut at = LEGACY_MAGIC.len() as u64;
+    // The version, and the byte order and widths of the machine: those that others have were never seen.
+    for _ in 0..2 {
+        at = machine::run(reader, at..reader.len())?.end;
+    }
+    let limit = |at: u64| reader.len().min(at.saturating_add(MAX_PICKLE_LEN));
+    let Built { objects, root, end } = machine::run(reader, at..limit(at))?;
+    let named = names::of_tensors(&objects, root).map_err(|reason| reader.invalid(reason))?;
+    let keys = machine::run(reader, end..limit(end))?;
+    let mut input = reader.forward(keys.end, reader.len());
+    let by_key: HashMap<&str, &StorageRecord> =
+        objects.storages.iter().map(|storage| (storage.key.as_str(), storage)).collect();
+    let mut places = HashMap::new();
+    for key in keys.texts() {
+        let Some(storage) = by_key.get(key) else {
+            return Err(reader.invalid(format!("storage `{}` is not in its pickle", shown(key))));
+        };
+        let n_elements = input.u64()?;
+        let start = input.offset();
+        input.skip(storage.raw_len(), "storage")?;
+        if n_elements.checked_mul(storage.elements.len) != Some(storage.raw_len()) {
+            let what = format!("storage `{}` has {n_elements} elements, its pickle says others", shown(key));
+            return Err(reader.invalid(what));
+        }
+        places.insert(key, start..input.offset());
+    }
+    let place_of = |storage: &StorageRecord| {
+        let place = places.get(storage.key.as_str()).cloned();
+        let missing = || reader.invalid(format!("storage `{}` is not in the file", shown(&storage.key)));
+        place.map(Some).ok_or_else(missing)
+    };
+    assemble(reader, &objects, &named, &place_of, false)
 }
 
 /// Whether an entry is the pickle of a checkpoint: at the top of the archive or in its one folder.
@@ -105,12 +143,12 @@ fn assemble(
     reader: &CheckedReader<'_>,
     objects: &Objects,
     named: &[Named],
-    entries: &HashMap<&str, &zip::Entry>,
+    place_of: &dyn Fn(&StorageRecord) -> Result<Option<Range<u64>>, ReadError>,
     is_big_endian: bool,
 ) -> Result<Checkpoint, ReadError> {
     let mut places = Vec::with_capacity(objects.storages.len());
     for storage in &objects.storages {
-        places.push(place_of(reader, storage, entries)?);
+        places.push(place_of(storage)?);
     }
     let mut tensors = Vec::with_capacity(named.len());
     // The tensor that stands for its storage, and the element type of tensors of storages that have none themselves.
@@ -219,18 +257,4 @@ fn view(
         bytes.as_ref().is_none_or(|b| len_of_shape(elements.dtype, &shape) == Some(b.end - b.start))
     );
     Ok((shape, bytes))
-}
-
-/// A name that no other storage has: keys that hold dots can lead to the same path.
-fn unique(name: String, taken: &mut HashMap<String, u64>) -> String {
-    // How often a name was asked for is kept, so that many equal names do not take quadratic time.
-    let mut n = taken.get(&name).copied().unwrap_or(0);
-    let mut candidate = name.clone();
-    while n > 0 && taken.contains_key(&candidate) {
-        n += 1;
-        candidate = format!("{name}#{n}");
-    }
-    taken.insert(name, n.max(1));
-    taken.entry(candidate.clone()).or_insert(1);
-    candidate
 }

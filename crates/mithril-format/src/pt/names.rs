@@ -57,13 +57,16 @@ impl Walk<'_> {
                             self.visit_under(format_args!("{i}"), item, depth)?;
                         }
                     }
-                    ContainerKind::Dict => {
+                    ContainerKind::Dict | ContainerKind::Object => {
                         for pair in objects.items(id).chunks_exact(2) {
                             match pair[0] {
                                 Value::Text(key) => {
                                     self.visit_under(format_args!("{}", objects.str(key)), pair[1], depth)?;
                                 }
                                 Value::Int(key) => self.visit_under(format_args!("{key}"), pair[1], depth)?,
+                                Value::None if objects.kind(id) == ContainerKind::Object => {
+                                    self.visit(pair[1], depth + 1)?;
+                                }
                                 _ => self.visit_under(format_args!("?"), pair[1], depth)?,
                             }
                         }
@@ -85,7 +88,7 @@ impl Walk<'_> {
             return Ok(());
         }
         let len = self.path.len();
-        if depth > 0 {
+        if depth > 0 && !self.path.is_empty() {
             self.path.push('.');
         }
         // Writing to a string cannot fail.

@@ -48,6 +48,8 @@ pub(super) enum ContainerKind {
     Sequence,
     /// Keys and values in turn.
     Dict,
+    /// An object of a class that is not known: keys and values in turn, without a key what it was made of.
+    Object,
 }
 
 #[derive(Debug)]
@@ -127,7 +129,27 @@ impl Objects {
                 self.containers[id.index()].items.extend_from_slice(items);
                 Ok(())
             }
+            // One of a class that extends a list or a dictionary.
+            Value::Container(id) if self.kind(id) == ContainerKind::Object => {
+                let object = &mut self.containers[id.index()].items;
+                match kind {
+                    ContainerKind::Sequence => {
+                        object.extend(items.iter().flat_map(|&item| [Value::None, item]))
+                    }
+                    _ => object.extend_from_slice(items),
+                }
+                Ok(())
+            }
             _ => Err("items for something that takes none"),
+        }
+    }
+
+    /// Gives an object its state, which is not copied.
+    pub(super) fn add_state(&mut self, of: Value, state: Value) {
+        if let Value::Container(id) = of
+            && self.kind(id) == ContainerKind::Object
+        {
+            self.containers[id.index()].items.extend([Value::None, state]);
         }
     }
 
@@ -149,18 +171,21 @@ impl Objects {
     /// The storage that a persistent identifier names.
     pub(super) fn storage(&mut self, id: Value) -> Result<Value, String> {
         let Value::Container(tuple) = id else { return Err("storage without a name".to_owned()) };
+        // Files of the layout before PyTorch 1.6 say behind it that it is no part of another one.
         let &[
             Value::Text(tag),
             Value::Global(Global::Storage(elements)),
             Value::Text(key),
             Value::Text(_),
             Value::Int(n),
+            ref rest @ ..,
         ] = self.items(tuple)
         else {
             return Err("persistent identifier that names no storage".to_owned());
         };
         let n_elements = u64::try_from(n).ok().filter(|n| n.checked_mul(elements.len).is_some());
-        let Some(n_elements) = n_elements.filter(|_| self.str(tag) == "storage") else {
+        let is_whole = matches!(rest, [] | [Value::None]);
+        let Some(n_elements) = n_elements.filter(|_| is_whole && self.str(tag) == "storage") else {
             return Err("persistent identifier that names no storage".to_owned());
         };
         let key = self.str(key).to_owned();
@@ -179,11 +204,18 @@ impl Objects {
 
     /// What calling a global with some arguments makes.
     pub(super) fn call(&mut self, function: Value, arguments: Value) -> Result<Value, &'static str> {
+        // Methods of objects.
+        if matches!(function, Value::Plain | Value::Container(_)) {
+            return Ok(Value::Plain);
+        }
         let Value::Global(global) = function else { return Err("call of something that is no function") };
         let Value::Container(tuple) = arguments else { return Err("call without arguments") };
         let arguments = self.items(tuple);
         match (global, arguments) {
             (Global::Plain, _) => Ok(Value::Plain),
+            (Global::Unknown, _) => self
+                .container(ContainerKind::Object, vec![Value::None, Value::Container(tuple)])
+                .map_err(|_| "too many containers"),
             (Global::Dict, _) => self.dict(tuple),
             (Global::Size | Global::Sequence, &[Value::Container(list)])
                 if self.kind(list) == ContainerKind::Sequence =>
@@ -200,8 +232,8 @@ impl Objects {
                 Global::RebuildTensorWithDtype,
                 &[storage, offset, size, stride, _, _, Value::Global(Global::Dtype(elements)), ..],
             ) => self.tensor([storage, offset, size, stride], Some(elements)),
-            (Global::RebuildFromFirst, &[tensor @ Value::Tensor(_), ..]) => Ok(tensor),
-            (Global::RebuildFromType, &[function, Value::Global(Global::Plain), arguments, ..])
+            (Global::RebuildFromFirst, &[first @ (Value::Tensor(_) | Value::Container(_)), ..]) => Ok(first),
+            (Global::RebuildFromType, &[function, Value::Global(Global::Plain | Global::Unknown), arguments, ..])
                 // One level is all that torch writes, and keeps this from calling itself for ever.
                 if function != Value::Global(Global::RebuildFromType) =>
             {

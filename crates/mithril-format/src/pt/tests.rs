@@ -144,18 +144,47 @@ fn a_storage_without_a_type_holds_what_its_tensors_do() {
 }
 
 #[test]
-fn globals_that_could_run_code_are_refused_by_name_and_place() {
-    for (module, name) in [("os", "system"), ("builtins", "eval"), ("posix", "system"), ("torch", "load")] {
-        let pickle = Pickle::new().global(module, name).text("echo").op(b"\x85R").end();
-        check_refused(&pickle, &format!("global `{module}.{name}` is refused"));
-        check_refused(&pickle, "pickle at offset 45");
-        let by_stack = Pickle::new().text(module).text(name).op(b"\x93").end();
-        check_refused(&by_stack, &format!("global `{module}.{name}` is refused"));
-    }
-    check_refused(&Pickle::new().op(b"(").global("os", "system").op(b"o").end(), "os.system");
-    check_refused(b"\x80\x02(ios\nsystem\n.", "opcode 0x69 is refused");
-    check_refused(b"\x80\x02P0\n.", "opcode 0x50 is refused");
-    check_refused(b"\x80\x02\x82\x01.", "opcode 0x82 is refused");
+fn objects_of_other_classes_are_what_they_were_made_of() {
+    // `eval("echo")`, an object with a tensor in its state, one made of a tensor, and a list of a class of its own.
+    let pickle = Pickle::new()
+        .op(b"}(")
+        .text("code")
+        .global("builtins", "eval")
+        .text("echo")
+        .op(b"\x85R")
+        .text("model")
+        .global("__torch__.nets", "Net")
+        .op(b")\x81}")
+        .text("weight")
+        .tensor("FloatStorage", "0", 6, 0, &[2, 3], &[3, 1])
+        .op(b"sb")
+        .text("made")
+        .text("nets")
+        .text("Holder")
+        .op(b"\x93")
+        .tensor("BFloat16Storage", "1", 4, 0, &[4], &[1])
+        .op(b"\x85R")
+        .text("list")
+        .global("nets", "List")
+        .op(b")\x81")
+        .tensor("BFloat16Storage", "1", 4, 0, &[2], &[1])
+        .op(b"a")
+        .op(b"u")
+        .end();
+    let file = archive(&[("m/data.pkl", &pickle), ("m/data/0", &[1; 24]), ("m/data/1", &[2; 8])]);
+    let checkpoint = read(&file).unwrap();
+    let names: Vec<_> = checkpoint.tensors.iter().map(|tensor| tensor.name.as_str()).collect();
+    assert_eq!(names, ["model.weight", "made.0", "list"]);
+    let storages: Vec<_> = checkpoint.storages.iter().map(|storage| storage.name.as_str()).collect();
+    assert_eq!(storages, ["model.weight", "made.0"]);
+}
+
+#[test]
+fn opcodes_that_pytorch_does_not_write_are_refused() {
+    check_refused(&Pickle::new().op(b"(").global("os", "system").op(b"o").end(), "opcode 0x6f");
+    check_refused(b"\x80\x02(ios\nsystem\n.", "opcode 0x69");
+    check_refused(b"\x80\x02P0\n.", "opcode 0x50");
+    check_refused(b"\x80\x02\x82\x01.", "opcode 0x82");
     check_refused(&Pickle::new().text("x").op(b")R").end(), "call of something that is no function");
     let inner = Pickle::new()
         .global("torch._tensor", "_rebuild_from_type_v2")
@@ -164,6 +193,46 @@ fn globals_that_could_run_code_are_refused_by_name_and_place() {
         .global("torch", "Tensor")
         .op(b")}tR");
     check_refused(&inner.end(), "arguments that do not fit");
+}
+
+#[test]
+fn files_without_an_archive_are_read() {
+    let objects = Pickle::new()
+        .op(b"}")
+        .text("w")
+        .global("torch._utils", "_rebuild_tensor_v2")
+        .op(b"((")
+        .text("storage")
+        .global("torch", "FloatStorage")
+        .text("94")
+        .text("cpu")
+        .int(6)
+        .op(b"NtQ")
+        .int(0)
+        .ints(&[2, 3])
+        .ints(&[3, 1])
+        .op(b"\x89}tRs")
+        .end();
+    let file = |keys: &str, n: u64, data: &[u8]| {
+        let keys = Pickle::new().op(b"](").text(keys).op(b"e").end();
+        let version = Pickle::new().int(1001).end();
+        let machine = Pickle::new().op(b"}").end();
+        [LEGACY_MAGIC, &version, &machine, &objects, &keys, &n.to_le_bytes(), data].concat()
+    };
+    let whole = file("94", 6, &[3; 24]);
+    let checkpoint = read(&whole).unwrap();
+    let storage = &checkpoint.storages[0];
+    assert_eq!(
+        (storage.name.as_str(), storage.dtype, storage.shape.as_slice()),
+        ("w", Dtype::F32, &[2, 3][..])
+    );
+    assert_eq!(storage.bytes, whole.len() as u64 - 24..whole.len() as u64);
+    let reason = |file: Vec<u8>| read(&file).unwrap_err().to_string();
+    assert!(reason(file("94", 7, &[3; 28])).contains("has 7 elements"));
+    assert!(reason(file("95", 6, &[3; 24])).contains("`95` is not in its pickle"));
+    for len in LEGACY_MAGIC.len()..whole.len() {
+        assert!(read(&whole[..len].to_vec()).is_err(), "{len}");
+    }
 }
 
 #[test]

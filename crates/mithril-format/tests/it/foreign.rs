@@ -67,11 +67,12 @@ fn views_of_a_shared_storage_keep_their_names_and_places() {
 }
 
 #[test]
-fn a_checkpoint_of_the_old_layout_is_refused_with_the_cure() {
+fn a_checkpoint_of_the_old_layout_is_read() {
     let file = fs::read(repository(FIXTURES).join("legacy.pt")).unwrap();
     assert_eq!(detect(&file), Some(Kind::TorchLegacy));
-    let error = tensors(Kind::TorchLegacy, &file).unwrap_err().to_string();
-    assert!(error.contains("save it again"), "{error}");
+    let found = tensors(Kind::TorchLegacy, &file).unwrap();
+    assert!(!found.is_empty());
+    assert!(found.iter().all(|tensor| tensor.bytes.end <= file.len() as u64));
 }
 
 #[test]

@@ -155,7 +155,7 @@ impl CheckpointCompressor {
         self.save_request(&request, permit, options.progress)
     }
 
-    /// Saves model files (safetensors, npy, npz, pt, gguf), each with the name that it is restored under.
+    /// Saves model files (safetensors, npy, npz, pt, gguf, onnx), each with the name that it is restored under.
     ///
     /// # Errors
     /// As [`CheckpointCompressor::save`]; `Compression` when a file is of no known kind or cannot be read.

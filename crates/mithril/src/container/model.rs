@@ -10,7 +10,7 @@ use std::fmt;
 use std::ops::Range;
 use std::sync::OnceLock;
 
-/// An open model file: plain (safetensors, npy, npz, pt, gguf) or a container.
+/// An open model file: plain (safetensors, npy, npz, pt, gguf, onnx) or a container.
 pub struct Model {
     name: String,
     tensors: Vec<ModelTensor>,
@@ -91,7 +91,7 @@ impl Model {
         }
         let kind = source::detect(&*source).ok_or_else(|| {
             Error::invalid(
-                "neither a container nor a model file of a known kind (safetensors, npy, npz, pt, gguf)",
+                "neither a container nor a model file of a known kind (safetensors, npy, npz, pt, gguf, onnx)",
             )
         })?;
         let framed = match kind {

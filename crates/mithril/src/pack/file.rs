@@ -21,7 +21,7 @@ pub fn pack_file(
     let source = Source::open(input)?;
     // Before the output is made: a file that is no model must not cost more than its first bytes.
     if mithril_format::source::detect(&source.file).is_none() {
-        let what = "no model file of a known kind (safetensors, npy, npz, pt, gguf)";
+        let what = "no model file of a known kind (safetensors, npy, npz, pt, gguf, onnx)";
         return Err(Error::invalid(format!("`{}`: {what}", input.display())));
     }
     let target = create(output, replace)?;

@@ -30,7 +30,7 @@ impl Layout {
     pub(super) fn of(source: &dyn ReadAt) -> Result<Self, Error> {
         let file_len = source.size().map_err(Error::reading)?;
         let kind = source::try_detect(source)?.ok_or_else(|| {
-            Error::invalid("no model file of a known kind (safetensors, npy, npz, pt, gguf)")
+            Error::invalid("no model file of a known kind (safetensors, npy, npz, pt, gguf, onnx)")
         })?;
         let mut tensors = source::tensors(kind, source)?;
         tensors.retain(can_be_an_entry);

@@ -7,6 +7,7 @@ use mithril_format::{ReadAt, gguf, pt, safetensors};
 pub fn read_safetensors(input: &[u8]) {
     check(Kind::Safetensors, input);
     check(Kind::Npy, input);
+    check(Kind::Onnx, input);
     if let Some(kind) = source::detect(&input) {
         check(kind, input);
     }
@@ -19,6 +20,7 @@ pub fn read_pt(input: &[u8]) {
     let wrapped = archive(&[("m/data.pkl", rest), ("m/data/0", &[1; 64]), ("m/data/1", &[2; 16])]);
     let file = if mode % 2 == 1 { &wrapped } else { rest };
     check(Kind::Torch, file);
+    check(Kind::TorchLegacy, file);
     check(Kind::Npz, file);
     let Ok(checkpoint) = pt::read(&file) else { return };
     for tensor in checkpoint.tensors {
