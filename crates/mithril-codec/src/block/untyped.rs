@@ -14,9 +14,13 @@ use std::borrow::Cow;
 const WIDTHS: [usize; 4] = [1, 2, 4, WIDEST];
 const WIDEST: usize = 8;
 
-/// A sample of a block: so many runs of so many bytes. Repeats are found within them and between them.
+/// A sample of a block: so many runs of so many bytes, or of a quarter of the block if that is less. Repeats are found
+/// within them and between them.
 const N_RUNS: usize = 8;
 const RUN_LEN: usize = 16 << 10;
+
+/// Shorter blocks are looked at as a whole.
+const MIN_SAMPLED: usize = 32 << 10;
 
 /// The compressor that stands for all of them on a sample.
 const STAND_IN: Compressor = Compressor::Zstd { level: 3 };
@@ -62,11 +66,12 @@ fn ways<'a>(compressors: &'a [Compressor], source: &[u8]) -> Vec<(u8, &'a [Compr
 
 /// Runs from all over the block, each from a place where an element of every width would start.
 fn sample(source: &[u8]) -> Cow<'_, [u8]> {
-    let step = source.len() / N_RUNS / WIDEST * WIDEST;
-    if step <= RUN_LEN {
+    if source.len() < MIN_SAMPLED {
         return Cow::Borrowed(source);
     }
-    let runs: Vec<&[u8]> = source.chunks(step).take(N_RUNS).map(|run| &run[..RUN_LEN]).collect();
+    let step = source.len() / N_RUNS / WIDEST * WIDEST;
+    let run_len = RUN_LEN.min(step / 4 / WIDEST * WIDEST);
+    let runs: Vec<&[u8]> = source.chunks(step).take(N_RUNS).map(|run| &run[..run_len]).collect();
     Cow::Owned(runs.concat())
 }
 

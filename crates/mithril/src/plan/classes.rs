@@ -23,6 +23,9 @@ const MAX_LENGTH: u32 = 4095;
 /// Bits that an escape costs beside its symbol: position and field.
 const ESCAPE_BITS: u64 = 26;
 
+/// As above, of a field that is wider than a byte.
+const WIDE_ESCAPE_BITS: u64 = 34;
+
 /// A way to code the top fields of a tensor, and what it costs.
 pub(super) struct Model {
     pub(super) recipe: FieldRecipe,
@@ -227,7 +230,11 @@ impl Search<'_> {
     fn coded_bits(&self, counts: &[u32; 256]) -> u64 {
         match self.recipe.coder {
             SymbolCoder::Rans12 => {
-                rans12::FrequencyTable::from_counts(counts).map_or(0, |table| table.cost_bits(counts))
+                // What does not fit the plane is marked by 255, and escapes.
+                let escapes = if self.recipe.base > 0 { u64::from(counts[255]) } else { 0 };
+                let symbols =
+                    rans12::FrequencyTable::from_counts(counts).map_or(0, |table| table.cost_bits(counts));
+                symbols + 256 * WIDE_ESCAPE_BITS * escapes
             }
             _ => Window::of_counts(counts).cost_bits(counts, ESCAPE_BITS),
         }

@@ -61,9 +61,9 @@ const CLASSED_BLOCK: usize = 1 << 19;
 /// Raw bytes of a block that a compressor with a window works on.
 const COMPRESSOR_BLOCK: usize = 4 << 20;
 
-/// Raw bytes of a block of unknown type in which little repeats itself, and of the pieces that tell.
-const UNTYPED_BLOCK: usize = 512 << 10;
-const UNTYPED_PIECE: usize = 32 << 10;
+/// Raw bytes of blocks of unknown type in which little repeats itself, and of the pieces that tell.
+const UNTYPED_BLOCKS: [usize; 3] = [512 << 10, 128 << 10, MIN_BLOCK_LEN];
+const UNTYPED_PIECE: usize = 512 << 10;
 
 /// Bytes that compressors are tried on.
 const PIECE: usize = 128 << 10;
@@ -84,7 +84,12 @@ pub fn tensor(source: &[u8], options: &FrameOptions) -> Result<TensorPlan, Error
         return Ok(plan);
     }
     let predicted = prediction::tensor(source, None, options);
-    let smaller = predicted.filter(|&(_, len)| len < prediction::sampled_len(&plan, source, None));
+    let unpredicted_len = prediction::sampled_len(&plan, source, None);
+    // Counts tell what cannot pay. What seems to is coded: numbers of very different sizes (dead channels are full of
+    // subnormals) take more than their counts say.
+    let smaller = predicted.filter(|(predicted, len)| {
+        *len < unpredicted_len && prediction::sampled_len(predicted, source, None) < unpredicted_len
+    });
     Ok(smaller.map_or(plan, |(predicted, _)| predicted))
 }
 
@@ -256,18 +261,30 @@ fn quantized(source: &[u8], options: &FrameOptions) -> TensorPlan {
 }
 
 /// Bytes of unknown type, whose blocks decide for themselves. Where most of them repeat themselves, blocks are long, so
-/// that repeats are found far back; else short, because numbers of another kind may follow at another offset.
+/// that repeats are found far back; else as short as pays, because numbers of another kind or of another scale may follow
+/// at any offset.
 fn untyped(source: &[u8], options: &FrameOptions) -> TensorPlan {
-    let len = |recipe: Recipe| -> usize {
-        let pieces = [1, 2, 3].map(|quarter| &source[source.len() / 4 * quarter..]);
-        pieces.iter().map(|piece| coded_len(&recipe, &piece[..piece.len().min(UNTYPED_PIECE)])).sum()
+    let pieces = [1, 2, 3].map(|quarter| {
+        let piece = &source[source.len() / 4 * quarter..];
+        &piece[..piece.len().min(source.len() / 4).min(UNTYPED_PIECE)]
+    });
+    let len = |recipe: &Recipe, block_len: usize| -> usize {
+        let blocks = pieces.iter().flat_map(|piece| piece.chunks(block_len));
+        blocks.map(|block| coded_len(recipe, block)).sum()
     };
-    let zstd = vec![Compressor::Zstd { level: 3 }];
-    let repeats = len(Recipe::Planes { width: 1, compressors: zstd });
-    let numbers = len(Recipe::Untyped { compressors: Vec::new() });
-    let len = if repeats < numbers { COMPRESSOR_BLOCK } else { UNTYPED_BLOCK };
+    let numbers = Recipe::Untyped { compressors: Vec::new() };
+    // Shorter blocks cost time and places in the index, so they must save more than a little.
+    let mut best = (usize::MAX, UNTYPED_BLOCKS[0]);
+    for block_len in UNTYPED_BLOCKS {
+        let len = len(&numbers, block_len);
+        if len < best.0 - best.0 / 256 {
+            best = (len, block_len);
+        }
+    }
+    let repeats = Recipe::Planes { width: 1, compressors: vec![Compressor::Zstd { level: 3 }] };
+    let best_len = if len(&repeats, UNTYPED_PIECE) < best.0 { COMPRESSOR_BLOCK } else { best.1 };
     let recipe = Recipe::Untyped { compressors: compressors(options) };
-    TensorPlan { recipe, shared: Shared::default(), block_len: block_len(len) }
+    TensorPlan { recipe, shared: Shared::default(), block_len: block_len(best_len) }
 }
 
 /// Types without fields worth coding: integers of several bytes, bools, packed small floats.
