@@ -101,34 +101,13 @@ fn bytes_decide_block_by_block_and_text_gets_long_blocks() {
 }
 
 #[test]
-fn bytes_of_many_small_tensors_get_short_blocks() {
-    // Quantised tensors of 20 KB one behind the other, each with its own spread.
-    let source: Vec<u8> = weights(2_000_000, 9)
-        .enumerate()
-        .map(|(i, w)| {
-            let spread = [4.0, 60.0, 16.0, 120.0][i / 20_000 % 4];
-            (w * 30.0).clamp(-1.0, 1.0).mul_add(spread, 128.0) as u8
-        })
-        .collect();
-    let plan = plan(&source, Dtype::Bytes, Effort::Fast, None);
-    assert_eq!(plan.block_len as usize, MIN_BLOCK_LEN);
-}
-
-#[test]
-fn dead_channels_do_not_make_max_larger_than_balanced() {
-    // Every eighth row is zero, every eighth one as small as subnormals are.
-    let rows = weights(480 * 480, 10).enumerate().map(|(i, w)| match i / 480 % 8 {
-        0 => 0.0,
-        1 => w * 1e-39,
-        _ => w,
-    });
-    let source = f32s(rows);
-    let [balanced, max] = [Effort::Balanced, Effort::Max].map(|effort| {
-        let options =
-            FrameOptions::default().with_dtype(Dtype::F32).with_shape([480, 480]).with_effort(effort);
-        crate::compress(&source, &options).unwrap().len()
-    });
-    assert!(max <= balanced && max < source.len() * 4 / 5, "{max} {balanced}");
+fn zeros_leave_mantissa_bits_out_of_the_field() {
+    let layout = Dtype::F32.layout().unwrap();
+    let dense = f32s(weights(100_000, 10));
+    assert_eq!(sample::wide_fields(&dense, layout).joint, 2);
+    // Zeros lie further below the others than any octaves but all of them reach.
+    let dead = f32s(weights(100_000, 10).enumerate().map(|(i, w)| if i / 500 % 16 == 0 { 0.0 } else { w }));
+    assert_eq!(sample::wide_fields(&dead, layout).joint, 0);
 }
 
 #[test]
