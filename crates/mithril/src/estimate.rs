@@ -4,16 +4,24 @@
 //! another: what a frame takes beyond its content (headers, tables, the states of coders) is in both, the content halves.
 //! So the two tell apart what a block costs and what a byte costs, and the whole tensor is predicted from both. Small
 //! tensors share what may be read: some of them are sampled for the others of their dtype.
+//!
+//! What the efforts above `fast` search for (classes of rows and columns, low ranks) so short a sample does not show. So the
+//! runs say what `fast` comes to, with half of the bytes, and the other half is spent on few tensors of each kind, of
+//! which as many rows as possible are read (`gain`): how much smaller these get stands for all of their kind.
 
+mod gain;
 mod sample;
 
-use crate::Error;
 use crate::container::EntryKind;
 use crate::pack::{PackOptions, can_be_an_entry};
+use crate::{Effort, Error};
 use mithril_codec::Dtype;
 use mithril_format::{ReadAt, TensorInfo, source};
 use sample::{Measured, Sample};
 use std::collections::{HashMap, HashSet};
+
+/// One byte in so many is read.
+const SHARE: u64 = 50;
 
 /// What packing a file is predicted to come to.
 #[derive(Debug, Clone, PartialEq)]
@@ -60,28 +68,37 @@ pub struct TensorEstimate {
 /// When the file is of no known kind, breaks its rules or cannot be read.
 pub fn estimate(source: &dyn ReadAt, options: &PackOptions) -> Result<Estimate, Error> {
     let raw_len = source.size().map_err(Error::reading)?;
-    let kind = source::detect(source)
-        .ok_or_else(|| Error::invalid("no model file of a known kind (safetensors, npy, npz, pt, gguf)"))?;
+    let kind = source::detect(source).ok_or_else(|| {
+        Error::invalid("no model file of a known kind (safetensors, npy, npz, pt, gguf, onnx)")
+    })?;
     let mut tensors = source::tensors(kind, source)?;
     tensors.retain(can_be_an_entry);
+    // A short sample at `fast`; above it, half of the bytes are left for what the effort gains.
+    let (share, fast) = match options.effort {
+        Effort::Fast => (SHARE, options.clone()),
+        _ => (2 * SHARE, options.clone().with_effort(Effort::Fast)),
+    };
     let mut seen = HashSet::new();
     let mut looks = Vec::with_capacity(tensors.len());
     let mut credits: HashMap<Dtype, u64> = HashMap::new();
     for tensor in &tensors {
-        looks.push(match Sample::read(source, tensor, credits.entry(tensor.dtype).or_default())? {
+        looks.push(match Sample::read(source, tensor, share, credits.entry(tensor.dtype).or_default())? {
             None => Look::Small,
             Some(sample) => {
                 let sampled_len = sample.len();
                 match seen.insert((len_of(tensor), sample.digest())) {
-                    true => Look::Measured(sample.measure(tensor, options)?, sampled_len),
+                    true => Look::Measured(sample.measure(tensor, &fast, share)?, sampled_len),
                     false => Look::Twin(sampled_len),
                 }
             }
         });
     }
     let typical = typical(&tensors, &mut looks);
-    let estimates: Vec<TensorEstimate> =
+    let mut estimates: Vec<TensorEstimate> =
         tensors.iter().zip(&looks).map(|(tensor, look)| look.predict(tensor, &typical)).collect();
+    if options.effort != Effort::Fast {
+        gain::apply(source, &tensors, &mut estimates, options, 2 * SHARE)?;
+    }
     let sum = |of: fn(&TensorEstimate) -> u64| estimates.iter().map(of).fold(0, u64::saturating_add);
     // A record and padding before every frame, a line in the index; prologue, header and footer.
     let padding = 1u64 << options.alignment_log2 >> 1;
@@ -134,6 +151,14 @@ impl Look {
             sampled_len,
         }
     }
+}
+
+/// What tensors are used for: their dtype, and the last part of their name. The averages of an optimizer have the shapes of
+/// the weights and other numbers.
+type Role<'a> = (Dtype, &'a str);
+
+fn role(tensor: &TensorInfo) -> Role<'_> {
+    (tensor.dtype, tensor.name.rsplit('.').next().unwrap_or_default())
 }
 
 /// What a block costs hardly depends on the tensor, and is hard to tell from one sample: every tensor is given the

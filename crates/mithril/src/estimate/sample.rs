@@ -5,9 +5,6 @@ use crate::{Error, FrameOptions, compress, inspect};
 use mithril_format::{Digest, ReadAt, TensorInfo};
 use std::time::Instant;
 
-/// One byte in so many is read.
-const SHARE: u64 = 50;
-
 /// Bytes of a run, about.
 const RUN_LEN: u64 = 2 << 10;
 
@@ -48,11 +45,12 @@ pub(super) struct Measured {
 }
 
 impl Sample {
-    /// Reads runs of a tensor; none when it is too small. What small tensors leave unread adds up in `credit`, and is
+    /// Reads runs of a tensor, one byte in `share`; none when it is too small. What small tensors leave unread adds up in `credit`, and is
     /// spent on some of them.
     pub(super) fn read(
         source: &dyn ReadAt,
         tensor: &TensorInfo,
+        share: u64,
         credit: &mut u64,
     ) -> Result<Option<Self>, Error> {
         let len = tensor.bytes.end - tensor.bytes.start;
@@ -64,10 +62,10 @@ impl Sample {
             Some(row_len) => (RUN_LEN / row_len).max(1) * row_len,
             None => RUN_LEN / unit_len * unit_len,
         };
-        let mut n_runs = len / SHARE / run_len;
+        let mut n_runs = len / share / run_len;
         let min_runs = MIN_LEN.div_ceil(run_len);
         if n_runs < min_runs {
-            *credit += len / SHARE;
+            *credit += len / share;
             if *credit < min_runs * run_len || len < min_runs * run_len {
                 return Ok(None);
             }
@@ -97,7 +95,12 @@ impl Sample {
     }
 
     /// Compresses the sample and half of it.
-    pub(super) fn measure(&self, tensor: &TensorInfo, options: &PackOptions) -> Result<Measured, Error> {
+    pub(super) fn measure(
+        &self,
+        tensor: &TensorInfo,
+        options: &PackOptions,
+        share: u64,
+    ) -> Result<Measured, Error> {
         let half: Vec<u8> = self.bytes.chunks(self.run_len).step_by(2).flatten().copied().collect();
         let mut frame_options =
             FrameOptions::default().with_dtype(tensor.dtype).with_effort(options.effort).with_threads(1);
@@ -126,7 +129,7 @@ impl Sample {
             // What every call takes, however little it is given, is in both; clocks are not exact.
             seconds_per_byte: ((whole_seconds - half_seconds) / (len - half_len))
                 .max(whole_seconds / len / 20.0),
-            is_small: (tensor.bytes.end - tensor.bytes.start) / SHARE < self.bytes.len() as u64,
+            is_small: (tensor.bytes.end - tensor.bytes.start) / share < self.bytes.len() as u64,
         })
     }
 
@@ -208,7 +211,7 @@ impl Measured {
 }
 
 /// A positive number of bytes.
-fn whole(len: f64) -> u64 {
+pub(super) fn whole(len: f64) -> u64 {
     // Saturating by definition of the language; lengths are far below the limit.
     #[expect(clippy::cast_possible_truncation, reason = "rounded, not negative, and far below 2^53")]
     #[expect(clippy::cast_sign_loss, reason = "not negative")]
