@@ -1,4 +1,4 @@
-//! The globals that checkpoints name, and what each means here. None of them is ever looked up or run.
+//! The globals that a checkpoint may name, and what each means here. None of them is ever looked up or run.
 
 use mithril_codec::Dtype;
 
@@ -53,16 +53,18 @@ pub(super) enum Global {
     RebuildFromParts,
     /// Something plain without tensors: what it is called with does not matter.
     Plain,
-    /// Anything else, which is never looked up: what it is called with and given as state may hold tensors.
-    Unknown,
+    /// The class of a layer: what it is made of and given as state may hold tensors.
+    Layer,
 }
 
-/// The global of this name, which is only a name here.
-pub(super) fn named(module: &str, name: &str) -> Global {
-    known(module, name).unwrap_or(Global::Unknown)
+/// The global of this name, if a checkpoint may use it.
+pub(super) fn known(module: &str, name: &str) -> Option<Global> {
+    // Classes of TorchScript stand in the file itself; both are data here, and are not looked up.
+    let is_layer = module.starts_with("__torch__") || module.starts_with("torch.nn.modules.");
+    if is_layer { Some(Global::Layer) } else { plain(module, name) }
 }
 
-fn known(module: &str, name: &str) -> Option<Global> {
+fn plain(module: &str, name: &str) -> Option<Global> {
     Some(match (module, name) {
         ("collections", "OrderedDict" | "defaultdict" | "Counter") => Global::Dict,
         ("builtins" | "__builtin__", "set" | "frozenset" | "list" | "tuple") => Global::Sequence,

@@ -1,14 +1,15 @@
-//! A pickle machine that builds plain data and tensors. Objects of any other class are what they were made of: no class
-//! is looked up, and nothing is run.
+//! A pickle machine that builds plain data, tensors and layers, and refuses everything else with its place. Layers are what
+//! they were made of: no class is looked up, and nothing is run.
 //!
 //! It knows the opcodes that Python writes for such data in protocols 2 to 5. What it holds is bounded by the bytes it
 //! has read: a value takes at least one byte of the pickle, and lengths are compared with what is left.
 
-use super::globals::named;
+use super::globals::known;
 use super::objects::{ContainerKind, Objects, Value};
 use crate::ReadError;
 use crate::checked_reader::{CheckedReader, Forward};
 use crate::limits::{MAX_PICKLE_MEMO, MAX_PICKLE_TEXT_LEN, MAX_PICKLE_VALUES};
+use crate::tensor_info::shown;
 use std::collections::HashMap;
 use std::ops::Range;
 
@@ -240,7 +241,9 @@ impl Machine<'_> {
                 self.objects.add_state(of, state);
             }
             _ => {
-                return Err(format!("opcode {opcode:#04x} is not one of those that PyTorch writes").into());
+                return Err(
+                    format!("opcode {opcode:#04x} is refused: only plain data and tensors are read").into()
+                );
             }
         }
         Ok(None)
@@ -349,7 +352,13 @@ impl Machine<'_> {
     }
 
     fn global(&mut self, module: &str, name: &str) -> Result<(), Stop> {
-        self.push(Value::Global(named(module, name)))
+        let refused = || {
+            let full = shown(&format!("{module}.{name}"));
+            format!(
+                "global `{full}` is refused: only plain data, tensors and layers are read, and nothing is run"
+            )
+        };
+        self.push(Value::Global(known(module, name).ok_or_else(refused)?))
     }
 }
 

@@ -8,8 +8,8 @@
 //! Before PyTorch 1.6 there was no archive: pickles of a magic number, a version, the machine and the objects, then one of
 //! the numbers of all storages, then for each `[8] elements` and its bytes. TorchScript has an archive of the layout above.
 //!
-//! The pickle is read by a machine (`machine.rs`) that builds dictionaries, lists and tensors; objects of other classes are
-//! what they were made of, and no class is ever looked up. Tensors may share a storage, so the bytes are those of storages;
+//! The pickle is read by a machine (`machine.rs`) that builds dictionaries, lists, tensors and layers, and nothing else: a
+//! global that is not on the list of `globals.rs` is refused by name. Tensors may share a storage, so the bytes are those of storages;
 //! one that a contiguous tensor fills takes that tensor's name and shape.
 
 mod globals;

@@ -57,14 +57,14 @@ impl Walk<'_> {
                             self.visit_under(format_args!("{i}"), item, depth)?;
                         }
                     }
-                    ContainerKind::Dict | ContainerKind::Object => {
+                    ContainerKind::Dict | ContainerKind::Layer => {
                         for pair in objects.items(id).chunks_exact(2) {
                             match pair[0] {
                                 Value::Text(key) => {
                                     self.visit_under(format_args!("{}", objects.str(key)), pair[1], depth)?;
                                 }
                                 Value::Int(key) => self.visit_under(format_args!("{key}"), pair[1], depth)?,
-                                Value::None if objects.kind(id) == ContainerKind::Object => {
+                                Value::None if objects.kind(id) == ContainerKind::Layer => {
                                     self.visit(pair[1], depth + 1)?;
                                 }
                                 _ => self.visit_under(format_args!("?"), pair[1], depth)?,

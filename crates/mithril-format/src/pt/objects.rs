@@ -48,8 +48,8 @@ pub(super) enum ContainerKind {
     Sequence,
     /// Keys and values in turn.
     Dict,
-    /// An object of a class that is not known: keys and values in turn, without a key what it was made of.
-    Object,
+    /// A layer: keys and values in turn, without a key what it was made of.
+    Layer,
 }
 
 #[derive(Debug)]
@@ -129,8 +129,8 @@ impl Objects {
                 self.containers[id.index()].items.extend_from_slice(items);
                 Ok(())
             }
-            // One of a class that extends a list or a dictionary.
-            Value::Container(id) if self.kind(id) == ContainerKind::Object => {
+            // One that is also a list or a dictionary.
+            Value::Container(id) if self.kind(id) == ContainerKind::Layer => {
                 let object = &mut self.containers[id.index()].items;
                 match kind {
                     ContainerKind::Sequence => {
@@ -144,10 +144,10 @@ impl Objects {
         }
     }
 
-    /// Gives an object its state, which is not copied.
+    /// Gives a layer its state, which is not copied.
     pub(super) fn add_state(&mut self, of: Value, state: Value) {
         if let Value::Container(id) = of
-            && self.kind(id) == ContainerKind::Object
+            && self.kind(id) == ContainerKind::Layer
         {
             self.containers[id.index()].items.extend([Value::None, state]);
         }
@@ -204,17 +204,13 @@ impl Objects {
 
     /// What calling a global with some arguments makes.
     pub(super) fn call(&mut self, function: Value, arguments: Value) -> Result<Value, &'static str> {
-        // Methods of objects.
-        if matches!(function, Value::Plain | Value::Container(_)) {
-            return Ok(Value::Plain);
-        }
         let Value::Global(global) = function else { return Err("call of something that is no function") };
         let Value::Container(tuple) = arguments else { return Err("call without arguments") };
         let arguments = self.items(tuple);
         match (global, arguments) {
             (Global::Plain, _) => Ok(Value::Plain),
-            (Global::Unknown, _) => self
-                .container(ContainerKind::Object, vec![Value::None, Value::Container(tuple)])
+            (Global::Layer, _) => self
+                .container(ContainerKind::Layer, vec![Value::None, Value::Container(tuple)])
                 .map_err(|_| "too many containers"),
             (Global::Dict, _) => self.dict(tuple),
             (Global::Size | Global::Sequence, &[Value::Container(list)])
@@ -233,7 +229,7 @@ impl Objects {
                 &[storage, offset, size, stride, _, _, Value::Global(Global::Dtype(elements)), ..],
             ) => self.tensor([storage, offset, size, stride], Some(elements)),
             (Global::RebuildFromFirst, &[first @ (Value::Tensor(_) | Value::Container(_)), ..]) => Ok(first),
-            (Global::RebuildFromType, &[function, Value::Global(Global::Plain | Global::Unknown), arguments, ..])
+            (Global::RebuildFromType, &[function, Value::Global(Global::Plain | Global::Layer), arguments, ..])
                 // One level is all that torch writes, and keeps this from calling itself for ever.
                 if function != Value::Global(Global::RebuildFromType) =>
             {

@@ -144,14 +144,10 @@ fn a_storage_without_a_type_holds_what_its_tensors_do() {
 }
 
 #[test]
-fn objects_of_other_classes_are_what_they_were_made_of() {
-    // `eval("echo")`, an object with a tensor in its state, one made of a tensor, and a list of a class of its own.
+fn layers_are_what_they_were_made_of() {
+    // A layer with a tensor in its state, one made of a tensor, and one that is a list.
     let pickle = Pickle::new()
         .op(b"}(")
-        .text("code")
-        .global("builtins", "eval")
-        .text("echo")
-        .op(b"\x85R")
         .text("model")
         .global("__torch__.nets", "Net")
         .op(b")\x81}")
@@ -159,13 +155,13 @@ fn objects_of_other_classes_are_what_they_were_made_of() {
         .tensor("FloatStorage", "0", 6, 0, &[2, 3], &[3, 1])
         .op(b"sb")
         .text("made")
-        .text("nets")
-        .text("Holder")
+        .text("torch.nn.modules.linear")
+        .text("Linear")
         .op(b"\x93")
         .tensor("BFloat16Storage", "1", 4, 0, &[4], &[1])
         .op(b"\x85R")
         .text("list")
-        .global("nets", "List")
+        .global("__torch__", "List")
         .op(b")\x81")
         .tensor("BFloat16Storage", "1", 4, 0, &[2], &[1])
         .op(b"a")
@@ -180,11 +176,20 @@ fn objects_of_other_classes_are_what_they_were_made_of() {
 }
 
 #[test]
-fn opcodes_that_pytorch_does_not_write_are_refused() {
-    check_refused(&Pickle::new().op(b"(").global("os", "system").op(b"o").end(), "opcode 0x6f");
-    check_refused(b"\x80\x02(ios\nsystem\n.", "opcode 0x69");
-    check_refused(b"\x80\x02P0\n.", "opcode 0x50");
-    check_refused(b"\x80\x02\x82\x01.", "opcode 0x82");
+fn globals_that_could_run_code_are_refused_by_name_and_place() {
+    for (module, name) in
+        [("os", "system"), ("builtins", "eval"), ("posix", "system"), ("torch", "load"), ("nets", "Net")]
+    {
+        let pickle = Pickle::new().global(module, name).text("echo").op(b"\x85R").end();
+        check_refused(&pickle, &format!("global `{module}.{name}` is refused"));
+        check_refused(&pickle, "pickle at offset 45");
+        let by_stack = Pickle::new().text(module).text(name).op(b"\x93").end();
+        check_refused(&by_stack, &format!("global `{module}.{name}` is refused"));
+    }
+    check_refused(&Pickle::new().op(b"(").global("os", "system").op(b"o").end(), "os.system");
+    check_refused(b"\x80\x02(ios\nsystem\n.", "opcode 0x69 is refused");
+    check_refused(b"\x80\x02P0\n.", "opcode 0x50 is refused");
+    check_refused(b"\x80\x02\x82\x01.", "opcode 0x82 is refused");
     check_refused(&Pickle::new().text("x").op(b")R").end(), "call of something that is no function");
     let inner = Pickle::new()
         .global("torch._tensor", "_rebuild_from_type_v2")
