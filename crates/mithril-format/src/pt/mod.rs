@@ -139,11 +139,14 @@ pub(crate) fn is_pickle(name: &str) -> bool {
     name == "data.pkl" || name.split_once('/').is_some_and(|(_, file)| file == "data.pkl")
 }
 
+/// Where the bytes of a storage lie, if the file has them.
+type PlaceOf<'a> = dyn Fn(&StorageRecord) -> Result<Option<Range<u64>>, ReadError> + 'a;
+
 fn assemble(
     reader: &CheckedReader<'_>,
     objects: &Objects,
     named: &[Named],
-    place_of: &dyn Fn(&StorageRecord) -> Result<Option<Range<u64>>, ReadError>,
+    place_of: &PlaceOf<'_>,
     is_big_endian: bool,
 ) -> Result<Checkpoint, ReadError> {
     let mut places = Vec::with_capacity(objects.storages.len());

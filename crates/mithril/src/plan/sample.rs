@@ -161,7 +161,7 @@ fn escape_share(source: &[u8], layout: Layout, joint: u8) -> usize {
     let n = source.len() / width;
     let step = (n / ESCAPES_SAMPLED).max(1);
     let sampled = (0..n / step).map(|i| i * step + i * 37 % step);
-    let below = sampled.filter(|&at| u64::from(split.top(read(source, width, at))) < base).count();
+    let below = sampled.filter(|&at| split.top(read(source, width, at)) < base).count();
     1000 * below / (n / step).max(1)
 }
 
