@@ -4,7 +4,8 @@ Installs the servers below a directory, starts them on free ports of 127.0.0.1, 
 then injects faults: answers of 500 and 503, connections cut before and behind the request, answers lost after success,
 answers of 200 that hold an error, slow ones; the server is gone for a while in the middle of uploads, or for good; writers
 are killed while they upload. After each, everything that was acknowledged must be there, nothing else may be seen, and no
-part of an upload may be left behind gc.
+part of an upload may be left behind gc. An upload whose number was lost with the answer that told it cannot be ended by anybody
+but the server's own rules; it stays, without parts, and is counted.
 
     cargo build --release -p mithril --features cloud --example storage_conformance --example store_worker
     python3 tools/object_stores.py target/release/examples --servers target/object-stores
@@ -18,6 +19,7 @@ import hmac
 import http.server
 import os
 import random
+import re
 import shutil
 import socket
 import subprocess
@@ -26,6 +28,7 @@ import tempfile
 import threading
 import time
 import urllib.error
+import urllib.parse
 import urllib.request
 from collections.abc import Iterator
 from email.utils import formatdate
@@ -116,6 +119,8 @@ class FaultProxy(http.server.ThreadingHTTPServer):
         # Until then the server is gone: connections are cut as they come.
         self.gone_until = 0.0
         self.n_parts = 0
+        # Uploads that were started by requests whose answers were lost.
+        self.untold_uploads: set[str] = set()
 
     def draw(self) -> str | None:
         with self.lock:
@@ -131,6 +136,10 @@ class FaultProxy(http.server.ThreadingHTTPServer):
 
     def handle_error(self, request: object, client_address: object) -> None:
         """Clients that go away are part of it."""
+
+
+def upload_ids(answer: bytes) -> set[str]:
+    return set(re.findall("<UploadId>([^<]*)</UploadId>", answer.decode(errors="replace")))
 
 
 class FaultHandler(http.server.BaseHTTPRequestHandler):
@@ -186,6 +195,7 @@ class FaultHandler(http.server.BaseHTTPRequestHandler):
         except urllib.error.HTTPError as error:
             status, answered, content = error.code, error.headers, error.read()
         if fault == "lost answer" or self.server.is_gone():
+            self.server.untold_uploads |= upload_ids(content)
             return self.cut()
         kept = {
             name: value
@@ -266,6 +276,9 @@ class S3Faults:
         self.first = 0
         self.n_acknowledged = 0
         self.n_checks = 0
+        # Uploads whose numbers no answer told, and how often one was there at a check.
+        self.untold_uploads: set[str] = set()
+        self.n_untold = 0
         self.renew()
 
     def renew(self) -> None:
@@ -289,13 +302,26 @@ class S3Faults:
         )
         if checked.returncode != 0:
             raise SystemExit(f"after {after}: {checked.stderr}")
-        with urllib.request.urlopen(f"http://127.0.0.1:{self.port}/faults?uploads", timeout=10) as answer:
-            n_left = answer.read().count(b"<UploadId>")
-        if n_left:
-            raise SystemExit(f"after {after}: {n_left} uploads are left behind gc")
+        # An upload whose number was lost with the answer that told it is known to nobody. Nothing is ever sent to it.
+        left = self.uploads_left()
+        told = set(left) - self.untold_uploads
+        filled = [upload for upload in left if b"<PartNumber>" in self.read(f"{left[upload]}?uploadId={upload}")]
+        if told or filled:
+            raise SystemExit(f"after {after}: {len(told)} uploads, {len(filled)} with parts, are left behind gc")
+        self.n_untold += len(left)
         self.n_checks += 1
         if self.n_checks % 5 == 0:
             self.renew()
+
+    def read(self, path: str) -> bytes:
+        with urllib.request.urlopen(f"http://127.0.0.1:{self.port}/faults{path}", timeout=10) as answer:
+            return answer.read()
+
+    def uploads_left(self) -> dict[str, str]:
+        """The uploads that are neither complete nor ended, each with the path of its object."""
+        found = re.findall("<Upload>(.*?)</Upload>", self.read("?uploads").decode(), re.DOTALL)
+        texts = [(re.search(f"<{name}>([^<]*)</{name}>", upload) for name in ("UploadId", "Key")) for upload in found]
+        return {number[1]: "/" + urllib.parse.quote(key[1]) for number, key in texts if number and key}
 
     def finish(self, process: subprocess.Popen[str], after: str) -> str:
         out, errors = process.communicate(timeout=300)
@@ -313,11 +339,15 @@ class S3Faults:
             with serving(proxy) as proxy_port:
                 out = self.finish(self.start(proxy_port, 6, large=seed % 3 == 0), "injected faults")
             n_refused += out.count("refused ")
+            self.untold_uploads |= proxy.untold_uploads
             for kind, n in proxy.faults.items():
                 totals[kind] = totals.get(kind, 0) + n
             self.check(f"{sum(totals.values())} faults")
         kinds = ", ".join(f"{n} {kind}" for kind, n in sorted(totals.items()))
-        return f"{sum(totals.values())} faults injected ({kinds}): {n_refused} saves refused"
+        return (
+            f"{sum(totals.values())} faults injected ({kinds}): {n_refused} saves refused; "
+            f"empty uploads that no answer told of were there at {self.n_untold} checks"
+        )
 
     def server_gone(self, n: int) -> str:
         """The server goes away in the middle of an upload, and comes back."""
@@ -330,6 +360,7 @@ class S3Faults:
                     time.sleep(0.002)
                 proxy.gone_until = time.monotonic() + (0.5 if number % 2 else 15)
                 out = self.finish(process, "server gone")
+            self.untold_uploads |= proxy.untold_uploads
             n_refused += out.count("refused ")
             self.check(f"server gone {number}")
         return f"server gone in the middle of an upload {n} times: {n_refused} saves refused, the others went on"
@@ -345,8 +376,7 @@ class S3Faults:
                 process.kill()
                 out, _ = process.communicate()
                 self.said += "".join(line for line in out.splitlines(keepends=True) if line.endswith("\n"))
-            with urllib.request.urlopen(f"http://127.0.0.1:{self.port}/faults?uploads", timeout=10) as answer:
-                n_killed_uploading += b"<UploadId>" in answer.read()
+            n_killed_uploading += bool(self.uploads_left())
             self.check(f"writer killed {number}")
         return f"writer killed {n} times, {n_killed_uploading} of them with an upload at work: 0 uploads left behind gc"
 
