@@ -3,7 +3,8 @@
 //! Tensors of a checkpoint are read about in the order in which they lie, each by a request of its own for every level of its
 //! chain, on several threads. A read that starts where the ones before ended, or a little behind, brings some bytes more, the
 //! next that finds none left twice as many, and so on. A read far away brings what was asked for; where a second one follows
-//! it, a new row starts there. So a look at the end of a frame does not disturb the row of its blocks.
+//! it, a new row starts there. So a look at the end of a frame does not disturb the row of its blocks. The first row starts at
+//! the front, so that a small object comes whole with the first read of it.
 
 use mithril_format::ReadAt;
 use std::collections::VecDeque;
