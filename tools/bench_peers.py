@@ -4,6 +4,7 @@
     python tools/bench_peers.py CORPUS --mithril target/release/mithril --venv .venv-peers --out table.md
     python tools/bench_peers.py CORPUS ... --match minilm --rounds 3
     python tools/bench_peers.py CORPUS ... --effort max --small     also the peers' smallest settings, one run each
+    python tools/bench_peers.py CORPUS ... --effort max --small --rounds 1 --peers 'zstd 19|brotli|z4ai max'    those alone
 
 How it measures
 * Every peer gets the same bytes: all tensors of the file's dominant dtype, one behind the other. mithril gets those
@@ -252,6 +253,7 @@ def bench_file(path: Path, arguments: argparse.Namespace) -> str:
         # Whatever keeps a peer from running is told under the table, and the others go on.
         except Exception as error:  # noqa: BLE001
             notes.append(f"{family.__name__} is not available: {type(error).__name__}: {error}")
+    peers = [peer for peer in peers if re.search(arguments.peers, peer.name)]
     source = numpy.frombuffer(data, "u1")
     target = numpy.ones_like(source)
     memcpy_seconds = float("inf")
@@ -354,6 +356,7 @@ def main() -> None:
     parser.add_argument("--venv", type=Path, required=True, help="virtual environment of the peers; made if missing")
     parser.add_argument("--out", type=Path, help="where to write the tables, besides stdout")
     parser.add_argument("--match", default="", help="regular expression that file names must match")
+    parser.add_argument("--peers", default="", help="regular expression that names of peers must match")
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--effort", action="append", choices=["fast", "balanced", "max"], help="may be repeated; default fast")
     parser.add_argument("--small", action="store_true", help="also the peers' smallest settings, one run each")

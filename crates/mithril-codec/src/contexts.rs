@@ -10,6 +10,7 @@
 use crate::CodecError;
 use crate::bytes::Cursor;
 use crate::entropy::stream;
+use std::borrow::Cow;
 
 /// Classes that rows or columns may have at most.
 pub const MAX_CLASSES: usize = 16;
@@ -30,6 +31,7 @@ pub struct Contexts {
     column_classes: Vec<u8>,
     n_row_classes: usize,
     n_column_classes: usize,
+    /// Columns of each class; this and what follows is empty where all columns are of one.
     columns_by_class: Vec<Vec<u32>>,
     /// For every group of columns and every class, the shuffle that puts the class's next symbols in place.
     shuffles: Vec<[u8; GROUP]>,
@@ -45,13 +47,32 @@ impl Contexts {
     /// # Panics
     /// When there are no columns, or a class number is 16 or more.
     pub fn new(row_classes: Vec<u8>, column_classes: Vec<u8>) -> Self {
-        let count = |classes: &[u8]| classes.iter().copied().max().map_or(1, |class| usize::from(class) + 1);
+        let count = |classes: &[u8]| usize::from(highest(classes)) + 1;
         let (n_row_classes, n_column_classes) = (count(&row_classes), count(&column_classes));
         assert!(
             n_row_classes <= MAX_CLASSES && n_column_classes <= MAX_CLASSES && !column_classes.is_empty()
         );
+        let mut contexts = Self {
+            row_classes,
+            column_classes,
+            n_row_classes,
+            n_column_classes,
+            columns_by_class: Vec::new(),
+            shuffles: Vec::new(),
+            taken: Vec::new(),
+            masks: Vec::new(),
+        };
+        if n_column_classes > 1 {
+            contexts.list_columns();
+        }
+        contexts
+    }
+
+    /// What it takes to put columns in their places.
+    fn list_columns(&mut self) {
+        let (column_classes, n_column_classes) = (&self.column_classes, self.n_column_classes);
         let mut columns_by_class = vec![Vec::new(); n_column_classes];
-        for (column, &class) in (0u32..).zip(&column_classes) {
+        for (column, &class) in (0u32..).zip(column_classes) {
             columns_by_class[usize::from(class)].push(column);
         }
         let mut shuffles = vec![[0x80; GROUP]; column_classes.len().div_ceil(GROUP) * n_column_classes];
@@ -65,16 +86,13 @@ impl Contexts {
         for (column, &class) in column_classes.iter().enumerate() {
             masks[column / WIDE_GROUP * n_column_classes + usize::from(class)] |= 1 << (column % WIDE_GROUP);
         }
-        Self {
-            row_classes,
-            column_classes,
-            n_row_classes,
-            n_column_classes,
-            columns_by_class,
-            shuffles,
-            taken,
-            masks,
-        }
+        (self.columns_by_class, self.shuffles, self.taken, self.masks) =
+            (columns_by_class, shuffles, taken, masks);
+    }
+
+    /// Columns of a class.
+    fn n_columns(&self, class: usize) -> usize {
+        if self.n_column_classes == 1 { self.row_len() } else { self.columns_by_class[class].len() }
     }
 
     /// Elements of a row.
@@ -116,7 +134,7 @@ impl Contexts {
             }
             *list = vec![0; n];
             stream::decode_into(cursor, list)?;
-            if list.iter().any(|&class| usize::from(class) >= MAX_CLASSES) {
+            if usize::from(highest(list)) >= MAX_CLASSES {
                 return Err(CodecError::corrupt("class number out of range"));
             }
         }
@@ -129,25 +147,47 @@ impl Contexts {
 
     /// The buckets of a block that holds these rows.
     pub(crate) fn buckets<'a>(&'a self, rows: &[u32]) -> Result<Buckets<'a>, CodecError> {
-        let mut classes = Vec::with_capacity(rows.len());
-        let mut n_rows = [0usize; MAX_CLASSES];
-        for &row in rows {
-            let class =
-                *self.row_classes.get(row as usize).ok_or(CodecError::corrupt("row without a class"))?;
-            classes.push(class);
-            n_rows[usize::from(class) % MAX_CLASSES] += 1;
-        }
+        let row_classes = self.classes_of(rows)?;
         let mut starts = Vec::with_capacity(self.n_contexts() + 1);
         let mut end = 0;
         starts.push(0);
-        for n_rows in &n_rows[..self.n_row_classes] {
-            for columns in &self.columns_by_class {
-                end += n_rows * columns.len();
+        for class in (0..=u8::MAX).take(self.n_row_classes) {
+            let n_rows = count_of(class, &row_classes);
+            for column_class in 0..self.n_column_classes {
+                end += n_rows * self.n_columns(column_class);
                 starts.push(end);
             }
         }
-        Ok(Buckets { contexts: self, row_classes: classes, starts })
+        Ok(Buckets { contexts: self, row_classes, starts })
     }
+
+    /// The class of each of these rows. Nearly always they follow each other, and nothing is copied.
+    fn classes_of(&self, rows: &[u32]) -> Result<Cow<'_, [u8]>, CodecError> {
+        let missing = || CodecError::corrupt("row without a class");
+        let first = rows.first().copied().unwrap_or(0);
+        // Without a way out, so that many are compared at a time.
+        let (_, difference) = rows.iter().fold((first, 0), |(expected, difference), &row| {
+            (expected.wrapping_add(1), difference | (expected ^ row))
+        });
+        if difference == 0 {
+            let classes =
+                self.row_classes.get(first as usize..).and_then(|classes| classes.get(..rows.len()));
+            return classes.map(Cow::Borrowed).ok_or_else(missing);
+        }
+        let class_of = |&row: &u32| self.row_classes.get(row as usize).copied().ok_or_else(missing);
+        rows.iter().map(class_of).collect::<Result<_, _>>().map(Cow::Owned)
+    }
+}
+
+/// The highest class of a list.
+fn highest(classes: &[u8]) -> u8 {
+    classes.iter().fold(0, |highest, &class| highest.max(class))
+}
+
+/// How often a class occurs. Few counts fit a byte, of which a register holds many.
+fn count_of(class: u8, classes: &[u8]) -> usize {
+    let count = |few: &[u8]| few.iter().map(|&other| u8::from(other == class)).sum::<u8>();
+    classes.chunks(usize::from(u8::MAX)).map(|few| usize::from(count(few))).sum()
 }
 
 /// Rows or columns that a file may list; beyond that classes do not pay and hostile files cost memory.
@@ -157,12 +197,17 @@ pub const MAX_LISTED: usize = 1 << 20;
 pub(crate) struct Buckets<'a> {
     contexts: &'a Contexts,
     /// Class of each row of the block.
-    row_classes: Vec<u8>,
+    row_classes: Cow<'a, [u8]>,
     /// Where each bucket starts, and where the last ends.
     starts: Vec<usize>,
 }
 
 impl Buckets<'_> {
+    /// Whether every row is one piece of its bucket.
+    pub(crate) fn has_whole_rows(&self) -> bool {
+        self.contexts.n_column_classes == 1
+    }
+
     /// Elements of the block.
     pub(crate) fn len(&self) -> usize {
         self.starts.last().copied().unwrap_or(0)
@@ -195,13 +240,23 @@ impl Buckets<'_> {
             );
             return;
         }
-        for (row, &class) in plane.chunks_exact(columns.row_len()).zip(&self.row_classes) {
-            let first = usize::from(class) * columns.n_column_classes;
-            if columns.n_column_classes == 1 {
-                bucketed[at[first]..at[first] + row.len()].copy_from_slice(row);
-                at[first] += row.len();
-                continue;
+        if columns.n_column_classes == 1 {
+            match columns.row_len() {
+                16 => gather_rows_of::<16>(&self.row_classes, plane, &mut at, bucketed),
+                32 => gather_rows_of::<32>(&self.row_classes, plane, &mut at, bucketed),
+                64 => gather_rows_of::<64>(&self.row_classes, plane, &mut at, bucketed),
+                row_len => {
+                    for (row, &class) in plane.chunks_exact(row_len).zip(&*self.row_classes) {
+                        let at = &mut at[usize::from(class)];
+                        bucketed[*at..*at + row_len].copy_from_slice(row);
+                        *at += row_len;
+                    }
+                }
             }
+            return;
+        }
+        for (row, &class) in plane.chunks_exact(columns.row_len()).zip(&*self.row_classes) {
+            let first = usize::from(class) * columns.n_column_classes;
             let at = &mut at[first..first + columns.n_column_classes];
             for (&symbol, &class) in row.iter().zip(&columns.column_classes) {
                 let at = &mut at[usize::from(class)];
@@ -219,24 +274,32 @@ impl Buckets<'_> {
 
     /// Where in their rows the elements of each position of the buckets stand.
     pub(crate) fn elements(&self) -> ElementsOfBuckets<'_> {
-        let n_classes = self.contexts.n_row_classes;
-        let mut ends = [0u32; MAX_CLASSES];
-        for &class in &self.row_classes {
-            ends[usize::from(class) % MAX_CLASSES] += 1;
-        }
+        let Contexts { n_row_classes, n_column_classes, .. } = *self.contexts;
         let mut class_starts = [0; MAX_CLASSES];
-        let mut sum = 0;
-        for (start, n) in class_starts.iter_mut().zip(&ends).take(n_classes) {
-            *start = sum;
-            sum += *n as usize;
+        for (class, start) in class_starts.iter_mut().enumerate().take(n_row_classes) {
+            *start = self.starts[class * n_column_classes] / self.contexts.row_len();
         }
         let (mut rows, mut next) = (vec![0; self.row_classes.len()], class_starts);
-        for (row, &class) in (0u32..).zip(&self.row_classes) {
+        for (row, &class) in (0u32..).zip(&*self.row_classes) {
             let next = &mut next[usize::from(class) % MAX_CLASSES];
             rows[*next] = row;
             *next += 1;
         }
         ElementsOfBuckets { buckets: self, rows, class_starts }
+    }
+}
+
+/// Short rows to the buckets of their classes, of which `at` says where they go on.
+fn gather_rows_of<const ROW_LEN: usize>(
+    row_classes: &[u8],
+    plane: &[u8],
+    at: &mut [usize],
+    bucketed: &mut [u8],
+) {
+    for (row, &class) in plane.as_chunks::<ROW_LEN>().0.iter().zip(row_classes) {
+        let at = &mut at[usize::from(class)];
+        bucketed[*at..*at + ROW_LEN].copy_from_slice(row);
+        *at += ROW_LEN;
     }
 }
 
@@ -255,10 +318,14 @@ impl ElementsOfBuckets<'_> {
         let Buckets { contexts, starts, .. } = self.buckets;
         let context = starts.partition_point(|&start| start <= position).saturating_sub(1);
         let n_classes = contexts.n_column_classes;
-        let columns = &contexts.columns_by_class[context % n_classes];
         let rows = &self.rows[self.class_starts[context / n_classes]..];
         let within = position - starts[context];
-        rows[within / columns.len()] as usize * contexts.row_len() + columns[within % columns.len()] as usize
+        let n_columns = contexts.n_columns(context % n_classes);
+        let column = match n_classes {
+            1 => within % n_columns,
+            _ => contexts.columns_by_class[context % n_classes][within % n_columns] as usize,
+        };
+        rows[within / n_columns] as usize * contexts.row_len() + column
     }
 }
 
@@ -293,11 +360,26 @@ impl Scatter<'_> {
 
     /// Without column classes a row is one piece of its bucket.
     fn scatter_whole_rows(&mut self, rows: &[u8], plane: &mut [u8]) {
-        let row_len = self.contexts.row_len();
-        for (out, &class) in plane.chunks_exact_mut(row_len).zip(rows) {
+        match self.contexts.row_len() {
+            16 => self.scatter_rows_of::<16>(rows, plane),
+            32 => self.scatter_rows_of::<32>(rows, plane),
+            64 => self.scatter_rows_of::<64>(rows, plane),
+            row_len => {
+                for (out, &class) in plane.chunks_exact_mut(row_len).zip(rows) {
+                    let at = &mut self.at[usize::from(class)];
+                    out.copy_from_slice(&self.bucketed[*at..*at + row_len]);
+                    *at += row_len;
+                }
+            }
+        }
+    }
+
+    /// Short rows, of which a call each would be most of the work.
+    fn scatter_rows_of<const ROW_LEN: usize>(&mut self, rows: &[u8], plane: &mut [u8]) {
+        for (out, &class) in plane.as_chunks_mut::<ROW_LEN>().0.iter_mut().zip(rows) {
             let at = &mut self.at[usize::from(class)];
-            out.copy_from_slice(&self.bucketed[*at..*at + row_len]);
-            *at += row_len;
+            out.copy_from_slice(&self.bucketed[*at..*at + ROW_LEN]);
+            *at += ROW_LEN;
         }
     }
 

@@ -3,12 +3,13 @@
 //! Every large tensor gives short runs, spread evenly. They are compressed together as one frame, and half of them as
 //! another: what a frame takes beyond its content (headers, tables, the states of coders) is in both, the content halves.
 //! So the two tell apart what a block costs and what a byte costs, and the whole tensor is predicted from both. Small
-//! tensors share what may be read: some of them are sampled for the others of their dtype.
+//! tensors share what may be read: some of them are sampled for the others of their role.
 //!
 //! What the efforts above `fast` search for (classes of rows and columns, low ranks) so short a sample does not show. So the
-//! runs say what `fast` comes to, with half of the bytes, and the other half is spent on few tensors of each kind, of
+//! runs say what `fast` comes to, with a third of the bytes, and the others are spent on few tensors of each kind, of
 //! which as many rows as possible are read (`gain`): how much smaller these get stands for all of their kind.
 
+mod derived;
 mod gain;
 mod sample;
 
@@ -22,6 +23,10 @@ use std::collections::{HashMap, HashSet};
 
 /// One byte in so many is read.
 const SHARE: u64 = 50;
+
+/// Above `fast`, one in so many for what `fast` comes to, and one in so many for what the effort gains.
+const SHARE_OF_RUNS: u64 = 3 * SHARE;
+const SHARE_OF_GAIN: u64 = 3 * SHARE / 2;
 
 /// What packing a file is predicted to come to.
 #[derive(Debug, Clone, PartialEq)]
@@ -51,7 +56,7 @@ pub struct TensorEstimate {
     pub shape: Vec<u64>,
     /// Its bytes.
     pub raw_len: u64,
-    /// How it will be stored: full, or as a reference to one whose sample is the same.
+    /// How it will be stored: full, as a reference to one whose sample is the same, or derived from a wider one.
     pub kind: EntryKind,
     /// Predicted bytes of its frame.
     pub stored_len: u64,
@@ -73,16 +78,25 @@ pub fn estimate(source: &dyn ReadAt, options: &PackOptions) -> Result<Estimate, 
     })?;
     let mut tensors = source::tensors(kind, source)?;
     tensors.retain(can_be_an_entry);
-    // A short sample at `fast`; above it, half of the bytes are left for what the effort gains.
     let (share, fast) = match options.effort {
         Effort::Fast => (SHARE, options.clone()),
-        _ => (2 * SHARE, options.clone().with_effort(Effort::Fast)),
+        _ => (SHARE_OF_RUNS, options.clone().with_effort(Effort::Fast)),
     };
+    let derived = derived::Derived::find(source, &tensors)?;
+    let roles = roles(&tensors);
+    let lens_of_roles = lens_of(&tensors, &roles);
     let mut seen = HashSet::new();
     let mut looks = Vec::with_capacity(tensors.len());
-    let mut credits: HashMap<Dtype, u64> = HashMap::new();
-    for tensor in &tensors {
-        looks.push(match Sample::read(source, tensor, share, credits.entry(tensor.dtype).or_default())? {
+    let mut credits: HashMap<Role<'_>, u64> = HashMap::new();
+    for (idx, tensor) in tensors.iter().enumerate() {
+        if derived.is_derived(idx) {
+            looks.push(Look::Derived);
+            continue;
+        }
+        // Roles of which there is too little for a sample have some by dtype.
+        let is_sampled = lens_of_roles[&roles[idx]] / share >= 2 * sample::MIN_LEN;
+        let credit = credits.entry(if is_sampled { roles[idx] } else { like(roles[idx])[2] }).or_default();
+        looks.push(match Sample::read(source, tensor, share, credit)? {
             None => Look::Small,
             Some(sample) => {
                 let sampled_len = sample.len();
@@ -93,11 +107,14 @@ pub fn estimate(source: &dyn ReadAt, options: &PackOptions) -> Result<Estimate, 
             }
         });
     }
-    let typical = typical(&tensors, &mut looks);
-    let mut estimates: Vec<TensorEstimate> =
-        tensors.iter().zip(&looks).map(|(tensor, look)| look.predict(tensor, &typical)).collect();
+    let typical = typical(&roles, &mut looks);
+    let predict = |((tensor, look), role): ((&TensorInfo, &Look), &Role<'_>)| {
+        look.predict(tensor, like(*role).iter().find_map(|role| typical.get(role)))
+    };
+    let mut estimates: Vec<TensorEstimate> = tensors.iter().zip(&looks).zip(&roles).map(predict).collect();
+    derived.count_read(&mut estimates);
     if options.effort != Effort::Fast {
-        gain::apply(source, &tensors, &mut estimates, options, 2 * SHARE)?;
+        gain::apply(source, &tensors, &roles, &mut estimates, options, SHARE_OF_GAIN)?;
     }
     let sum = |of: fn(&TensorEstimate) -> u64| estimates.iter().map(of).fold(0, u64::saturating_add);
     // A record and padding before every frame, a line in the index; prologue, header and footer.
@@ -118,6 +135,8 @@ pub fn estimate(source: &dyn ReadAt, options: &PackOptions) -> Result<Estimate, 
 enum Look {
     /// Too small to be sampled.
     Small,
+    /// It is taken to be the rounding of a wider one.
+    Derived,
     /// Its sample, of so many bytes, is that of an earlier tensor of the same length.
     Twin(u64),
     /// What its sample of so many bytes says.
@@ -125,16 +144,17 @@ enum Look {
 }
 
 impl Look {
-    fn predict(&self, tensor: &TensorInfo, typical: &HashMap<Dtype, Measured>) -> TensorEstimate {
+    /// The prediction of a tensor, of which this may be typical.
+    fn predict(&self, tensor: &TensorInfo, typical: Option<&Measured>) -> TensorEstimate {
         let raw_len = len_of(tensor);
         // A frame never takes more than its bytes and its headers.
         let bound = raw_len + 80 + 24 * raw_len.div_ceil(32 << 10);
         let (kind, (stored_len, seconds), sampled_len) = match self {
             Self::Small => {
-                let stored =
-                    typical.get(&tensor.dtype).map_or((bound, 0.0), |typical| typical.predict(raw_len));
+                let stored = typical.map_or((bound, 0.0), |typical| typical.predict(raw_len));
                 (EntryKind::Full, stored, 0)
             }
+            Self::Derived => (EntryKind::Derived, (0, 0.0), 0),
             Self::Twin(sampled_len) => (EntryKind::Ref, (0, 0.0), *sampled_len),
             Self::Measured(measured, sampled_len) => {
                 (EntryKind::Full, measured.predict(raw_len), *sampled_len)
@@ -153,37 +173,87 @@ impl Look {
     }
 }
 
-/// What tensors are used for: their dtype, and the last part of their name. The averages of an optimizer have the shapes of
-/// the weights and other numbers.
-type Role<'a> = (Dtype, &'a str);
+/// What a tensor is used for. The averages of an optimizer have the shapes of the weights and other numbers, and lists are
+/// not told apart by rows.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+struct Role<'a> {
+    dtype: Dtype,
+    /// The first part of its name without numbers, if there is enough of its like, and the last.
+    names: Option<(Option<&'a str>, &'a str, IsList)>,
+}
 
-fn role(tensor: &TensorInfo) -> Role<'_> {
-    (tensor.dtype, tensor.name.rsplit('.').next().unwrap_or_default())
+/// Whether a tensor has no rows.
+type IsList = bool;
+
+/// Roles of less are one with others that end alike.
+const MIN_LEN_OF_ROLE: u64 = SHARE_OF_GAIN * gain::MIN_LEN;
+
+/// The role of every tensor.
+fn roles(tensors: &[TensorInfo]) -> Vec<Role<'_>> {
+    let number = |c: char| c.is_ascii_digit();
+    let mut roles: Vec<Role<'_>> = Vec::with_capacity(tensors.len());
+    for tensor in tensors {
+        let first = tensor.name.split('.').next().unwrap_or_default().trim_end_matches(number);
+        let last = tensor.name.rsplit('.').next().unwrap_or_default().trim_end_matches(number);
+        roles.push(Role { dtype: tensor.dtype, names: Some((Some(first), last, tensor.shape.len() < 2)) });
+    }
+    let lens = lens_of(tensors, &roles);
+    for role in &mut roles {
+        if lens[role] < MIN_LEN_OF_ROLE {
+            *role = like(*role)[1];
+        }
+    }
+    roles
+}
+
+/// Bytes of all tensors of each role.
+fn lens_of<'a>(tensors: &[TensorInfo], roles: &[Role<'a>]) -> HashMap<Role<'a>, u64> {
+    let mut lens = HashMap::new();
+    tensors.iter().zip(roles).for_each(|(tensor, role)| *lens.entry(*role).or_default() += len_of(tensor));
+    lens
+}
+
+/// A role, and the roles of which it is one, the narrowest first.
+fn like(role: Role<'_>) -> [Role<'_>; 3] {
+    let of_dtype = Role { names: None, ..role };
+    match role.names {
+        None => [role; 3],
+        Some((None, ..)) => [role, of_dtype, of_dtype],
+        Some((Some(_), last, is_list)) => {
+            [role, Role { names: Some((None, last, is_list)), ..role }, of_dtype]
+        }
+    }
 }
 
 /// What a block costs hardly depends on the tensor, and is hard to tell from one sample: every tensor is given the
-/// median over those of its dtype. Returns what is typical of each dtype.
-fn typical(tensors: &[TensorInfo], looks: &mut [Look]) -> HashMap<Dtype, Measured> {
+/// median over those of its dtype. Returns what is typical of each role.
+fn typical<'a>(roles: &[Role<'a>], looks: &mut [Look]) -> HashMap<Role<'a>, Measured> {
     let mut of_dtype: HashMap<Dtype, Vec<&mut Measured>> = HashMap::new();
-    for (tensor, look) in tensors.iter().zip(looks) {
+    for (role, look) in roles.iter().zip(&mut *looks) {
         if let Look::Measured(measured, _) = look {
-            of_dtype.entry(tensor.dtype).or_default().push(measured);
+            of_dtype.entry(role.dtype).or_default().push(measured);
         }
     }
-    let typical = of_dtype.into_iter().map(|(dtype, mut all)| {
+    for all in of_dtype.values_mut() {
         all.sort_by(|a, b| a.per_block().total_cmp(&b.per_block()));
         let median = all[all.len() / 2].per_block();
         all.iter_mut().for_each(|measured| measured.set_per_block(median));
-        // Small tensors are more like small ones.
-        let n_small = all.iter().filter(|measured| measured.is_small()).count();
-        let like: Vec<&Measured> = all
-            .iter()
-            .map(|measured| &**measured)
-            .filter(|measured| n_small == 0 || measured.is_small())
-            .collect();
-        (dtype, Measured::mean(&like))
-    });
-    typical.collect()
+    }
+    let mut of_role: HashMap<Role<'a>, Vec<&Measured>> = HashMap::new();
+    for (role, look) in roles.iter().zip(looks) {
+        if let Look::Measured(measured, _) = look {
+            let mut roles = like(*role).to_vec();
+            roles.dedup();
+            roles.into_iter().for_each(|role| of_role.entry(role).or_default().push(measured));
+        }
+    }
+    of_role.into_iter().map(|(role, all)| (role, mean_of_small(&all))).collect()
+}
+
+/// Small tensors are more like small ones.
+fn mean_of_small(all: &[&Measured]) -> Measured {
+    let small: Vec<&Measured> = all.iter().copied().filter(|measured| measured.is_small()).collect();
+    Measured::mean(if small.is_empty() { all } else { &small })
 }
 
 fn len_of(tensor: &TensorInfo) -> u64 {

@@ -1,5 +1,6 @@
 //! What stands in for AVX2 where there is none: a proof that cannot be had, so that its kernels are never reached.
 
+use crate::block::QUAD;
 use crate::checksum::LANES as SUM_LANES;
 use crate::delta::encode_words::{Kept, Windows};
 use crate::delta::words::Walk;
@@ -17,6 +18,10 @@ pub(crate) enum Avx2 {}
 pub(crate) fn avx2() -> Option<Avx2> {
     None
 }
+
+/// How a split is joined; see the kernel.
+#[derive(Debug, Clone)]
+pub(crate) enum JoinKernel {}
 
 /// How the columns of every row are put back; see the kernel.
 #[derive(Clone, Copy)]
@@ -36,7 +41,19 @@ impl Avx2 {
         match self {}
     }
 
-    pub(crate) fn join_tiles(self, _: &FieldSplit, _: &[u8], _: &[u8], _: &mut [u8]) {
+    pub(crate) fn join_of(self, _: &FieldSplit) -> JoinKernel {
+        match self {}
+    }
+
+    pub(crate) fn join_tiles(
+        self,
+        _: &JoinKernel,
+        _: &FieldSplit,
+        _: &[u8],
+        _: Option<&[u8]>,
+        _: &[u8],
+        _: &mut [u8],
+    ) -> usize {
         match self {}
     }
 
@@ -174,6 +191,18 @@ impl Avx2 {
     }
 
     pub(crate) fn set_signs(self, _: &[u8], _: usize, _: &mut [u8]) {
+        match self {}
+    }
+
+    pub(crate) fn take_signs(self, _: usize, _: &[u8], _: &mut [u8]) {
+        match self {}
+    }
+
+    pub(crate) fn spread_signs(self, _: &[u8], _: &mut [[u8; QUAD]]) {
+        match self {}
+    }
+
+    pub(crate) fn collect_signs(self, _: &[[u8; QUAD]], _: &mut [u8]) {
         match self {}
     }
 

@@ -9,7 +9,7 @@ mod x86_64;
 pub(crate) mod zdict;
 
 #[cfg(all(target_arch = "x86_64", not(feature = "scalar-only")))]
-pub(crate) use x86_64::{Avx2, Columns};
+pub(crate) use x86_64::{Avx2, Columns, JoinKernel};
 
 /// Proof that AVX2 may be used, if it may. Asked once per block, never inside a loop.
 #[cfg(all(target_arch = "x86_64", not(feature = "scalar-only")))]
@@ -24,7 +24,7 @@ pub(crate) fn avx2() -> Option<Avx2> {
 mod absent;
 
 #[cfg(not(all(target_arch = "x86_64", not(feature = "scalar-only"))))]
-pub(crate) use absent::{Avx2, Columns, avx2};
+pub(crate) use absent::{Avx2, Columns, JoinKernel, avx2};
 
 /// Which kernels run.
 #[cfg(any(test, feature = "fuzzing"))]

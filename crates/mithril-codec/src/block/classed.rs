@@ -1,6 +1,6 @@
-//! Decoding of blocks whose rows and columns are sorted into classes: bucket by bucket, put back into rows while the
-//! buckets are in the cache. Then symbols, signs, escapes and checksum meet in the first-level cache, some tiles at a
-//! time. (Putting rows back only then was slower: the output had driven the buckets out of the second level.)
+//! Decoding of blocks whose rows and columns are sorted into classes: bucket by bucket, as one stream runs through all of
+//! them. Then rows are put back, and symbols, signs, escapes and checksum meet in the first-level cache, some rows at a
+//! time.
 
 use super::shared::{Shared, SharedSymbols, SymbolTables};
 use super::symbols::{read_escapes, resize_plane};
@@ -12,10 +12,14 @@ use crate::contexts::Buckets;
 use crate::entropy::rans8::{DecodeState, DecodeTable, Frequencies, Window, decode_groups};
 use crate::entropy::rans12;
 use crate::forever::symbols::{RANS8_CLASSED, RANS8_SHARED, RANS12_SHARED};
-use crate::transform::fields::{FieldSplit, Finish, Order, join_tiles};
+use crate::transform::fields::{FieldSplit, Finish, Joiner, Order, TILE};
+use std::cell::LazyCell;
 
 /// Elements that are joined at a time, whole tiles: with two or four bytes each they fill half of a first-level cache.
 const CHUNK: usize = 4096;
+
+/// Elements that are put back into rows at a time, at most, where rows are not longer.
+const MAX_PIECE: usize = 4 * CHUNK;
 
 /// Whether symbols of this coder stand in buckets.
 pub(super) fn is_classed(coder: u8) -> bool {
@@ -50,31 +54,60 @@ pub(super) fn decode(
     }
     resize_plane(&mut scratch.bucketed, n);
     decode_symbols(data, len, coder, &mut cursor, symbols, &buckets, &mut scratch.bucketed)?;
-    let positions = buckets.elements();
+    // Where rows are short, it takes as long to list them as to decode them: only where there are escapes.
+    let positions = LazyCell::new(|| buckets.elements());
     read_escapes(&mut cursor, split, n, |position| positions.at(position), &mut scratch.patches)?;
     scratch.patches.sort_unstable();
-    resize_plane(&mut scratch.plane, n);
-    buckets.scatter(&scratch.bucketed).next_rows(rows.len(), &mut scratch.plane);
-    let has_signs = split.raw_sign != split.layout.sign;
-    if has_signs {
+    let Scratch { plane, bucketed, patches, sign_plane, bucketed_signs, bytes, .. } = scratch;
+    let mut sign_buckets = None;
+    if split.raw_sign != split.layout.sign {
         let signs = shared.signs.as_ref().ok_or(CodecError::corrupt("coded signs without their tables"))?;
-        let used = signs::decode_plane(cursor.rest(), signs, rows, n, scratch)?;
+        let (buckets, used) = signs::decode_buckets(cursor.rest(), signs, rows, n, bucketed_signs, bytes)?;
         cursor.take(used)?;
+        sign_buckets = Some(buckets);
     }
-    let mut finish = Finish { escapes: &scratch.patches, sum };
-    let width = usize::from(split.layout.width);
-    for (at, out) in (0..).step_by(CHUNK).zip(elements.chunks_mut(CHUNK * width)) {
-        let end = at + out.len() / width;
-        join_tiles(split, &scratch.plane[at..end], &rest[split.rest_len(at)..split.rest_len(end)], out);
-        if has_signs {
-            signs::set(&scratch.sign_plane[at..end], width, out);
+    let (width, joiner) = (usize::from(split.layout.width), Joiner::new(split));
+    // Columns of many classes are put back at once: later, the output would have driven their buckets out of the cache.
+    let has_whole_rows =
+        buckets.has_whole_rows() && sign_buckets.as_ref().is_none_or(Buckets::has_whole_rows);
+    let rows_each = match has_whole_rows {
+        true => rows_at_a_time(symbols.contexts.row_len()).min(rows.len()),
+        false => rows.len(),
+    };
+    let piece = rows_each * symbols.contexts.row_len();
+    resize_plane(plane, piece);
+    if sign_buckets.is_some() {
+        resize_plane(sign_plane, piece);
+    }
+    let mut symbol_rows = buckets.scatter(bucketed);
+    let mut sign_rows = sign_buckets.as_ref().map(|buckets| buckets.scatter(bucketed_signs));
+    let mut finish = Finish { escapes: patches, sum };
+    for (first, out) in (0..).step_by(piece.max(1)).zip(elements.chunks_mut(piece.max(1) * width)) {
+        symbol_rows.next_rows(rows_each, plane);
+        if let Some(rows) = &mut sign_rows {
+            rows.next_rows(rows_each, sign_plane);
         }
-        finish.patch(split, at, end, out);
-        if let Some(sum) = &mut finish.sum {
-            sum.update(out);
+        for (at, out) in (0..).step_by(CHUNK).zip(out.chunks_mut(CHUNK * width)) {
+            let end = at + out.len() / width;
+            let signs = sign_rows.is_some().then(|| &sign_plane[at..end]);
+            let rest = &rest[joiner.rest_len(first + at)..joiner.rest_len(first + end)];
+            joiner.join(&plane[at..end], signs, rest, out);
+            finish.patch(split, first + at, first + end, out);
+            if let Some(sum) = &mut finish.sum {
+                sum.update(out);
+            }
         }
     }
     Ok(len - cursor.rest().len())
+}
+
+/// Rows that are put back at a time: few that make up whole tiles, or else all.
+fn rows_at_a_time(row_len: usize) -> usize {
+    let whole_tiles = TILE >> row_len.trailing_zeros().min(TILE.trailing_zeros());
+    if whole_tiles * row_len > MAX_PIECE {
+        return usize::MAX;
+    }
+    (CHUNK / (whole_tiles * row_len)).max(1) * whole_tiles
 }
 
 /// Decodes the symbols of all buckets; `cursor` stands in the first `len` bytes of `data`, behind the coder.

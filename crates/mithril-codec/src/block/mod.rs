@@ -26,8 +26,11 @@ pub use low_bytes::has_few_low_bytes;
 pub use rans8_parts::{Piece, Rans8Parts};
 pub use recipe::{Delta, FieldRecipe, Recipe, SymbolCoder};
 pub use shared::{Shared, SharedSigns, SharedSymbols, SymbolTables};
+pub(crate) use signs::QUAD;
 #[cfg(all(target_arch = "x86_64", not(feature = "scalar-only")))]
-pub(crate) use signs::set_portable as set_signs_portable;
+pub(crate) use signs::{
+    collect_portable as collect_signs_portable, spread_portable as spread_signs_portable,
+};
 
 use crate::CodecError;
 use crate::bytes::Cursor;
@@ -57,6 +60,7 @@ pub struct Scratch {
     room: Vec<u8>,
     bytes: Vec<u8>,
     sign_plane: Vec<u8>,
+    bucketed_signs: Vec<u8>,
     inner: Vec<u8>,
     escapes: Vec<u32>,
     rows: Vec<u32>,
@@ -129,7 +133,8 @@ fn encode_by_recipe(
         Recipe::Predicted => predicted::encode(shared, place, source, scratch, out),
         Recipe::Fields(recipe) => {
             let rows = fields::block_rows(shared, recipe, place, source.len(), scratch);
-            let result = fields::encode(recipe, shared, &rows, place.next, source, scratch, out);
+            let result =
+                fields::encode_crowded_or_not(recipe, shared, &rows, place.next, source, scratch, out);
             scratch.rows = rows;
             result
         }
@@ -292,6 +297,26 @@ mod tests {
                 }
             }
         }
+    }
+
+    #[test]
+    fn exponents_beyond_a_window_of_sixteen_are_coded_by_256_symbols() {
+        let layout = Layout::float(4, 23);
+        let coder = SymbolCoder::Rans8;
+        let recipe = Recipe::Fields(FieldRecipe { layout, joint: 0, base: 0, coder, coded_low: false });
+        // One exponent of forty, each as often as the others.
+        let mixed = |i: u32| i.wrapping_mul(0x9e37_79b9).rotate_left(13).wrapping_mul(0x85eb_ca6b);
+        let wide = (0..16_500).flat_map(|i| ((70 + i % 40) << 23 | mixed(i) >> 9).to_le_bytes());
+        let source: Vec<u8> = wide.collect();
+        let (shared, mut scratch) = (Shared::default(), Scratch::new());
+        let mut coded = vec![0; source.len() + MAX_OVERHEAD];
+        let len = encode_block(&recipe, &shared, Place::default(), &source, &mut scratch, &mut coded);
+        // Sign and mantissa, and log2(40) = 5.33 bits.
+        let bits = 8 * len / 16_500;
+        assert!(coded[0] == kind::FIELDS && bits == 29, "kind {} of {bits} bits", coded[0]);
+        let mut raw = vec![0; source.len()];
+        decode_block(&coded, len, &shared, 0, None, &mut raw, &mut scratch).unwrap();
+        assert!(raw == source);
     }
 
     #[test]

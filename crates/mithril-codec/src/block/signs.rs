@@ -13,9 +13,10 @@ use crate::entropy::rans8::{
     DecodeState, DecodeTable, EncodeState, EncodeTable, decode_groups, encode_groups,
 };
 use crate::entropy::stream::FOUR_STREAMS_FROM;
+use crate::transform::fields::{set_signs, sign_plane};
 
 /// Signs per symbol.
-const QUAD: usize = 4;
+pub(crate) const QUAD: usize = 4;
 
 /// The identity: symbols are the signs themselves.
 const VALUES: [u8; 16] = [0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15];
@@ -33,37 +34,26 @@ pub(super) fn encode(
     let Scratch { plane, bucketed, room, bytes, .. } = scratch;
     resize_plane(plane, n);
     resize_plane(bucketed, n);
-    match width {
-        2 => take::<2>(elements, plane),
-        4 => take::<4>(elements, plane),
-        8 => take::<8>(elements, plane),
-        _ => take::<1>(elements, plane),
-    }
+    sign_plane(width, elements, plane);
     buckets.gather(&plane[..n], bucketed);
     let starts = quad_starts(&buckets);
     bytes.clear();
     for bucket in buckets.ranges() {
-        // One multiplication collects the lowest bits of four bytes.
-        let join = |signs: [u8; QUAD]| {
-            u8::try_from(u32::from_le_bytes(signs).wrapping_mul(0x0102_0408) >> 24 & 15).unwrap_or(0)
-        };
         let (whole, last) = bucketed[bucket].as_chunks::<QUAD>();
-        bytes.extend(whole.iter().map(|&signs| join(signs)));
+        let start = bytes.len();
+        bytes.resize(start + whole.len(), 0);
+        match crate::arch::avx2() {
+            Some(avx2) => avx2.collect_signs(whole, &mut bytes[start..]),
+            None => collect_portable(whole, &mut bytes[start..]),
+        }
         if !last.is_empty() {
             let mut signs = [0; QUAD];
             signs[..last.len()].copy_from_slice(last);
-            bytes.push(join(signs));
+            bytes.push(collect(signs));
         }
     }
     let encode = if bytes.len() < FOUR_STREAMS_FROM { encode_quads::<1> } else { encode_quads::<4> };
     encode(shared, &starts, bytes, room, out)
-}
-
-/// The sign of every element of `WIDTH` bytes.
-fn take<const WIDTH: usize>(elements: &[u8], signs: &mut [u8]) {
-    for (sign, element) in signs.iter_mut().zip(elements.as_chunks::<WIDTH>().0) {
-        *sign = element[WIDTH - 1] >> 7;
-    }
 }
 
 fn encode_quads<const N: usize>(
@@ -104,26 +94,29 @@ pub(super) fn decode(
     scratch: &mut Scratch,
 ) -> Result<usize, CodecError> {
     let n = elements.len() / width;
-    let used = decode_plane(data, shared, rows, n, scratch)?;
-    set(&scratch.sign_plane[..n], width, elements);
+    let Scratch { sign_plane, bucketed_signs, bytes: quads, .. } = scratch;
+    let (buckets, used) = decode_buckets(data, shared, rows, n, bucketed_signs, quads)?;
+    resize_plane(sign_plane, n);
+    buckets.scatter(bucketed_signs).next_rows(rows.len(), sign_plane);
+    set_signs(&sign_plane[..n], width, elements);
     Ok(used)
 }
 
-/// Decodes the signs of `n` elements to `sign_plane`, one in a byte; returns how many bytes they took.
-pub(super) fn decode_plane(
+/// Decodes the signs of `n` elements, one in a byte, as they stand in their buckets; returns these, and how many bytes
+/// the signs took.
+pub(super) fn decode_buckets<'a>(
     data: &[u8],
-    shared: &SharedSigns,
+    shared: &'a SharedSigns,
     rows: &[u32],
     n: usize,
-    scratch: &mut Scratch,
-) -> Result<usize, CodecError> {
-    let Scratch { sign_plane, bucketed, bytes: quads, .. } = scratch;
+    bucketed: &mut Vec<u8>,
+    quads: &mut Vec<u8>,
+) -> Result<(Buckets<'a>, usize), CodecError> {
     let buckets = shared.contexts.buckets(rows)?;
     if buckets.len() != n {
         return Err(CodecError::corrupt("block does not hold whole rows"));
     }
     resize_plane(bucketed, n);
-    resize_plane(sign_plane, n);
     let (&n_streams, data) = data.split_first().ok_or(CodecError::truncated("signs"))?;
     let starts = quad_starts(&buckets);
     let end = match n_streams {
@@ -132,17 +125,17 @@ pub(super) fn decode_plane(
         _ => return Err(CodecError::corrupt("number of rANS8 streams")),
     };
     for (bucket, first) in buckets.ranges().zip(&starts) {
-        // One multiplication spreads four bits over four bytes.
-        let spread = |quad: u8| ((u32::from(quad) * 0x0020_4081) & 0x0101_0101).to_le_bytes();
         let (whole, last) = bucketed[bucket].as_chunks_mut::<QUAD>();
         let quads = &quads[*first..];
-        whole.iter_mut().zip(quads).for_each(|(signs, &quad)| *signs = spread(quad));
+        match crate::arch::avx2() {
+            Some(avx2) => avx2.spread_signs(quads, whole),
+            None => spread_portable(quads, whole),
+        }
         if !last.is_empty() {
             last.copy_from_slice(&spread(quads[whole.len()])[..last.len()]);
         }
     }
-    buckets.scatter(bucketed).next_rows(rows.len(), sign_plane);
-    Ok(end + 1)
+    Ok((buckets, end + 1))
 }
 
 fn decode_quads<const N: usize>(
@@ -177,32 +170,27 @@ fn quad_starts(buckets: &Buckets<'_>) -> Vec<usize> {
     starts
 }
 
-/// Or-s a sign into the highest bit of every element.
-pub(super) fn set(signs: &[u8], width: usize, elements: &mut [u8]) {
-    match crate::arch::avx2() {
-        Some(avx2) => avx2.set_signs(signs, width, elements),
-        None => set_portable(signs, width, elements),
-    }
+/// Four signs as one symbol: one multiplication collects the lowest bits of four bytes.
+#[inline(always)]
+fn collect(signs: [u8; QUAD]) -> u8 {
+    let [.., symbol] = u32::from_le_bytes(signs).wrapping_mul(0x0102_0408).to_le_bytes();
+    symbol & 15
 }
 
-/// The meaning of setting signs. Inlined into the kernel, which is this code compiled for AVX2.
+/// The meaning of collecting signs. Inlined into the kernel, which is this code compiled for AVX2.
 #[inline(always)]
-pub(crate) fn set_portable(signs: &[u8], width: usize, elements: &mut [u8]) {
-    match width {
-        2 => {
-            for (element, &sign) in elements.as_chunks_mut::<2>().0.iter_mut().zip(signs) {
-                *element = (u16::from_le_bytes(*element) | u16::from(sign) << 15).to_le_bytes();
-            }
-        }
-        4 => {
-            for (element, &sign) in elements.as_chunks_mut::<4>().0.iter_mut().zip(signs) {
-                *element = (u32::from_le_bytes(*element) | u32::from(sign) << 31).to_le_bytes();
-            }
-        }
-        _ => {
-            for (element, &sign) in elements.chunks_exact_mut(width).zip(signs) {
-                element[width - 1] |= sign << 7;
-            }
-        }
-    }
+pub(crate) fn collect_portable(signs: &[[u8; QUAD]], quads: &mut [u8]) {
+    quads.iter_mut().zip(signs).for_each(|(quad, &signs)| *quad = collect(signs));
+}
+
+/// The four signs of a symbol: one multiplication spreads four bits over four bytes.
+#[inline(always)]
+fn spread(quad: u8) -> [u8; QUAD] {
+    ((u32::from(quad) * 0x0020_4081) & 0x0101_0101).to_le_bytes()
+}
+
+/// The meaning of spreading signs. Inlined into the kernel, which is this code compiled for AVX2.
+#[inline(always)]
+pub(crate) fn spread_portable(quads: &[u8], signs: &mut [[u8; QUAD]]) {
+    signs.iter_mut().zip(quads).for_each(|(signs, &quad)| *signs = spread(quad));
 }

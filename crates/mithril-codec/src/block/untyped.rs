@@ -61,7 +61,14 @@ fn ways<'a>(compressors: &'a [Compressor], source: &[u8]) -> Vec<(u8, &'a [Compr
     }
     let least = ways.iter().map(|&(len, _)| len).min().unwrap_or(0);
     // A compressor may find in the whole block what a sample of it does not show.
-    ways.into_iter().filter(|&(len, _)| len <= least + least / 8).map(|(_, way)| way).collect()
+    let mut ways: Vec<_> =
+        ways.into_iter().filter(|&(len, _)| len <= least + least / 8).map(|(_, way)| way).collect();
+    // Brotli codes bytes by those before them, and parts of a block by tables of their own, which no sample shows.
+    let brotli = compressors.iter().position(|compressor| matches!(compressor, Compressor::Brotli { .. }));
+    if let Some(at) = brotli.filter(|_| width == 1 && !ways.iter().any(|(_, tried)| !tried.is_empty())) {
+        ways.push((1, &compressors[at..=at]));
+    }
+    ways
 }
 
 /// Runs from all over the block, each from a place where an element of every width would start.

@@ -1,33 +1,43 @@
 //! How much smaller than `fast` an effort makes the tensors of a kind, from many rows of few of them.
 //!
 //! Tensors of a role and shape are a kind: the same layer of every block. What may be read of all of them together is
-//! spent on one of them, or on as many as can be read by halves. Rows are whole, so that classes of columns are found,
-//! and from all over the tensor. They are compressed at the effort and at `fast`, with every second one of them once
-//! more: what the tables of a frame take does not grow with the tensor.
+//! spent on one of them, or on as many as can be read by halves; kinds with too few bytes for a sample lend theirs to the
+//! largest of their role, and gain what that gains. Rows are whole, so that classes of columns are found, and from all over
+//! the tensor; or, where a tensor has few rows that are long, a part of each of them.
+//!
+//! A part of a tensor is planned as the tensor would be (`plan::of_part`): tables that do not pay for so few bytes do for
+//! the whole. It is coded at the effort and at `fast`, with half of it once more: what the tables of a frame take does not
+//! grow with the tensor.
 
-use super::{Role, TensorEstimate, role};
+use super::{Role, TensorEstimate, len_of, like};
 use crate::container::EntryKind;
 use crate::pack::PackOptions;
-use crate::{Effort, Error, FrameOptions, compress};
-use mithril_codec::Dtype;
+use crate::plan::{is_searched, of_part, sampled_len};
+use crate::{Effort, Error, FrameOptions};
 use mithril_format::{ReadAt, TensorInfo};
 use std::collections::HashMap;
 use std::time::Instant;
 
 /// Bytes of a sample at least: less shows nothing of what an effort finds.
-const MIN_LEN: u64 = 16 << 10;
+pub(super) const MIN_LEN: u64 = 16 << 10;
 
 /// Rows of a sample at least.
 const MIN_ROWS: u64 = 16;
 
+/// Elements of a part of each row at least: fewer do not show a low rank.
+const MIN_COLUMNS: u64 = 64;
+
 /// Tensors of a kind that are read at most.
 const MAX_TENSORS: u64 = 8;
+
+/// Bytes of a tensor that show what there is to gain, if they are enough rows.
+const ENOUGH_LEN: u64 = 40 << 10;
 
 /// Bytes that are read at once, about.
 const READ_LEN: u64 = 2 << 10;
 
 /// Bytes of a row where a tensor has none.
-const PIECE_LEN: u64 = 16 << 10;
+const PIECE_LEN: u64 = 8 << 10;
 
 /// Bytes read of a row that is too long.
 const PIECE_OF_ROW_LEN: u64 = 512;
@@ -66,6 +76,7 @@ impl Gain {
 pub(super) fn apply(
     source: &dyn ReadAt,
     tensors: &[TensorInfo],
+    roles: &[Role<'_>],
     estimates: &mut [TensorEstimate],
     options: &PackOptions,
     share: u64,
@@ -73,46 +84,130 @@ pub(super) fn apply(
     let mut kinds: HashMap<(Role<'_>, &[u64]), Vec<usize>> = HashMap::new();
     for (idx, tensor) in tensors.iter().enumerate() {
         if estimates[idx].kind == EntryKind::Full {
-            kinds.entry((role(tensor), &tensor.shape)).or_default().push(idx);
+            kinds.entry((roles[idx], &tensor.shape)).or_default().push(idx);
         }
     }
-    let mut kinds: Vec<Vec<usize>> = kinds.into_values().collect();
-    let total = |kind: &[usize]| kind.iter().map(|&idx| estimates[idx].raw_len).sum::<u64>();
-    // The largest last: they can use what the others leave.
-    kinds.sort_by_key(|kind| (total(kind), kind[0]));
     let mut left = 0;
-    let mut of_role: HashMap<Role<'_>, Gain> = HashMap::new();
-    let mut of_dtype: HashMap<Dtype, Gain> = HashMap::new();
+    let mut gains: HashMap<Role<'_>, Gain> = HashMap::new();
+    // What is too small to be searched gains nothing of that.
+    let searched = |idx: usize| is_searched(tensors[idx].dtype, &tensors[idx].shape, options.effort);
     let mut unknown = Vec::new();
-    for kind in kinds {
-        let len = estimates[kind[0]].raw_len;
-        left += kind.len() as u64 * len / share;
-        // Most of a tensor, so that what is left goes to larger ones.
-        let n = (2 * left / len.max(1)).clamp(1, MAX_TENSORS.min(kind.len() as u64));
+    for group in groups(tensors, roles, kinds.into_values().collect(), share) {
+        left += group.budget;
         let mut gain = Gain::default();
-        for at in 0..n {
-            let idx = kind[usize::try_from((2 * at + 1) * kind.len() as u64 / (2 * n)).expect("an index")];
-            let most = left / (n - at);
+        let picked = group.pick(tensors, left);
+        for (at, &idx) in picked.iter().enumerate() {
+            let most = left / (picked.len() - at) as u64;
             let Some((measured, read)) = measure(source, &tensors[idx], most, options)? else { break };
             gain.add(measured);
             estimates[idx].sampled_len += read;
             left = left.saturating_sub(read);
         }
         if gain.fast_len == 0.0 {
-            unknown.extend(kind);
+            unknown.extend(group.tensors);
             continue;
         }
-        of_role.entry(role(&tensors[kind[0]])).or_default().add(gain);
-        of_dtype.entry(tensors[kind[0]].dtype).or_default().add(gain);
-        kind.into_iter().for_each(|idx| gain.apply(&mut estimates[idx]));
+        // The same one twice changes nothing: sizes are only compared within a role.
+        like(group.role).into_iter().for_each(|role| gains.entry(role).or_default().add(gain));
+        let gaining = group.tensors.into_iter().filter(|&idx| searched(idx) || picked.contains(&idx));
+        gaining.for_each(|idx| gain.apply(&mut estimates[idx]));
     }
-    for idx in unknown {
-        let tensor = &tensors[idx];
-        if let Some(gain) = of_role.get(&role(tensor)).or_else(|| of_dtype.get(&tensor.dtype)) {
+    for idx in unknown.into_iter().filter(|&idx| searched(idx)) {
+        if let Some(gain) = like(roles[idx]).iter().find_map(|role| gains.get(role)) {
             gain.apply(&mut estimates[idx]);
         }
     }
     Ok(())
+}
+
+/// Tensors that are measured together.
+struct Group<'a> {
+    role: Role<'a>,
+    /// The largest first.
+    tensors: Vec<usize>,
+    /// Bytes that may be read of them.
+    budget: u64,
+}
+
+impl Group<'_> {
+    /// Which tensors are read when there are so many bytes to be read: as many as can be read by halves, or as show what
+    /// there is to gain, from all over the group.
+    fn pick(&self, tensors: &[TensorInfo], most: u64) -> Vec<usize> {
+        let candidates: Vec<usize> =
+            self.tensors.iter().copied().filter(|&idx| len_of(&tensors[idx]) >= MIN_LEN).collect();
+        let Some(&first) = candidates.first() else { return Vec::new() };
+        let by_halves = 2 * most / len_of(&tensors[first]);
+        // One tensor tells more by more bytes, but not what others are like that are only of its role.
+        let lens = |is_first: bool| {
+            let like =
+                candidates.iter().filter(|&&idx| (tensors[idx].shape == tensors[first].shape) == is_first);
+            like.map(|&idx| len_of(&tensors[idx])).sum::<u64>()
+        };
+        let is_mixed = lens(false) > lens(true);
+        let of_others = if is_mixed { most / enough(&tensors[first]) } else { 0 };
+        let n = by_halves.max(of_others).clamp(1, MAX_TENSORS.min(candidates.len() as u64));
+        let total: u64 = candidates.iter().map(|&idx| len_of(&tensors[idx])).sum();
+        let mut picked = Vec::new();
+        let mut end = 0;
+        for idx in candidates {
+            end += len_of(&tensors[idx]);
+            // The middle of each of `n` parts of equal length.
+            if u128::from(end) * 2 * u128::from(n)
+                > u128::from(2 * picked.len() as u64 + 1) * u128::from(total)
+            {
+                picked.push(idx);
+            }
+        }
+        picked
+    }
+}
+
+/// Kinds, each a group, smallest first: the largest can use what the others leave. Those with too few bytes for a sample
+/// belong to the group of the largest kind of their role.
+fn groups<'a>(
+    tensors: &[TensorInfo],
+    roles: &[Role<'a>],
+    mut kinds: Vec<Vec<usize>>,
+    share: u64,
+) -> Vec<Group<'a>> {
+    let total = |kind: &[usize]| kind.iter().map(|&idx| len_of(&tensors[idx])).sum::<u64>();
+    kinds.sort_by_key(|kind| (total(kind), kind[0]));
+    let mut largest: HashMap<Role<'_>, usize> = HashMap::new();
+    let mut groups: Vec<Group<'a>> = Vec::new();
+    for kind in kinds.into_iter().rev() {
+        let (budget, role) = (total(&kind) / share, roles[kind[0]]);
+        match largest.get(&role) {
+            Some(&largest) if budget < MIN_LEN => {
+                groups[largest].budget += budget;
+                groups[largest].tensors.extend(kind);
+            }
+            _ => {
+                largest.entry(role).or_insert(groups.len());
+                groups.push(Group { role, tensors: kind, budget });
+            }
+        }
+    }
+    groups.reverse();
+    groups
+}
+
+/// Bytes of a tensor that show what there is to gain.
+fn enough(tensor: &TensorInfo) -> u64 {
+    let row_len = len_of(tensor) / tensor.shape.first().copied().unwrap_or(1).max(1);
+    let of_rows = MIN_ROWS.saturating_mul(row_len);
+    let of_columns = len_of(tensor) / (row_len / tensor.dtype.unit_len() as u64).max(1) * MIN_COLUMNS;
+    ENOUGH_LEN.max(if tensor.shape.len() < 2 { 0 } else { of_rows.min(of_columns) })
+}
+
+/// A part of a tensor, and half of it.
+struct Part {
+    bytes: Vec<u8>,
+    half: Vec<u8>,
+    /// Dimensions of both, if rows are told apart.
+    shape: Option<Vec<u64>>,
+    half_shape: Option<Vec<u64>>,
+    /// Which share of what stands in lists of rows and columns grows with the part.
+    growing: f64,
 }
 
 /// What an effort gains on a tensor, of which at most so many bytes are read, and how many were; none when that is too
@@ -123,75 +218,181 @@ fn measure(
     most: u64,
     options: &PackOptions,
 ) -> Result<Option<(Gain, u64)>, Error> {
-    let len = tensor.bytes.end - tensor.bytes.start;
-    let is_whole = len <= most;
-    if len < MIN_LEN || !is_whole && most < MIN_LEN {
+    let len = len_of(tensor);
+    if len < MIN_LEN || len > most && most < MIN_LEN {
         return Ok(None);
     }
-    let (unit, row_shape) = if is_whole { (len, None) } else { unit_of(tensor, most) };
-    let n_units = most / unit;
-    if !is_whole && n_units == 0 {
-        return Ok(None);
+    if len <= most {
+        let bytes = source.read_range(tensor.bytes.clone()).map_err(Error::reading)?;
+        let shape = Some(tensor.shape.clone());
+        let (coded, seconds) = coded_lens(tensor, &bytes, shape.as_ref(), options.effort, options, 1)?;
+        let smallest = |lens: &[CodedLen]| lens.iter().map(CodedLen::sum).fold(f64::INFINITY, f64::min);
+        let fast_len = smallest(&coded_lens(tensor, &bytes, shape.as_ref(), Effort::Fast, options, 1)?.0);
+        let gain = Gain { len: smallest(&coded), fast_len, seconds, read: len as f64 };
+        return Ok(Some((gain, len)));
     }
-    let bytes = if is_whole {
-        source.read_range(tensor.bytes.clone()).map_err(Error::reading)?
-    } else {
-        spread(source, tensor, unit, n_units)?
+    let Some(part) = Part::read(source, tensor, most)? else { return Ok(None) };
+    let (read, half_read) = (part.bytes.len() as f64, part.half.len() as f64);
+    let grown = len as f64 / read;
+    let at = |effort: Effort| -> Result<_, Error> {
+        let times = super::sample::whole(grown).max(2);
+        let whole = coded_lens(tensor, &part.bytes, part.shape.as_ref(), effort, options, times)?;
+        let half = coded_lens(tensor, &part.half, part.half_shape.as_ref(), effort, options, 2 * times)?;
+        Ok((whole, half))
     };
-    let frame = |bytes: &[u8], effort: Effort| {
-        let mut frame_options =
-            FrameOptions::default().with_dtype(tensor.dtype).with_effort(effort).with_threads(1);
-        frame_options.level = options.level;
-        if is_whole {
-            frame_options = frame_options.with_shape(tensor.shape.clone());
-        } else if let Some(row_shape) = &row_shape {
-            let n_rows = std::iter::once(bytes.len() as u64 / unit);
-            frame_options =
-                frame_options.with_shape(n_rows.chain(row_shape.iter().copied()).collect::<Vec<_>>());
-        }
-        let started = Instant::now();
-        let frame_len = compress(bytes, &frame_options)?.len() as f64;
-        Ok::<_, Error>((frame_len, started.elapsed().as_secs_f64()))
+    let unpredicted = |whole: &[CodedLen], half: &[CodedLen]| {
+        let (whole, half, share) = (whole[0].sum(), half[0].sum(), half_read / read);
+        // whole = fixed + content, half = fixed + share * content.
+        let fixed = ((half - share * whole) / (1.0 - share)).clamp(0.0, whole / 8.0);
+        fixed + (whole - fixed) * grown
     };
-    let (whole, seconds) = frame(&bytes, options.effort)?;
-    let fast_whole = frame(&bytes, Effort::Fast)?.0;
-    let read = bytes.len() as u64;
-    if is_whole {
-        return Ok(Some((Gain { len: whole, fast_len: fast_whole, seconds, read: read as f64 }, read)));
-    }
-    let unit = usize::try_from(unit).unwrap_or(usize::MAX);
-    let half: Vec<u8> = bytes.chunks(unit).step_by(2).flatten().copied().collect();
-    let (half_len, grown) = (half.len() as f64 / bytes.len() as f64, len as f64 / bytes.len() as f64);
-    let scaled = |whole: f64, half: f64| {
-        // whole = fixed + content, half = fixed + half_len * content.
-        let fixed = ((half - half_len * whole) / (1.0 - half_len)).clamp(0.0, whole / 8.0);
-        if half_len < 1.0 { fixed + (whole - fixed) * grown } else { whole * grown }
-    };
+    let ((fast, _), (fast_half, _)) = at(Effort::Fast)?;
+    let ((whole, seconds), (half, half_seconds)) = at(options.effort)?;
+    // Factors of the side that does not grow are there once.
+    let predicted =
+        |coded: &CodedLen| coded.blocks * grown + coded.shared * (1.0 - part.growing + part.growing * grown);
+    let predicted = whole.get(1).map_or(f64::INFINITY, predicted);
     let gain = Gain {
-        len: scaled(whole, frame(&half, options.effort)?.0),
-        fast_len: scaled(fast_whole, frame(&half, Effort::Fast)?.0),
-        seconds,
-        read: read as f64,
+        len: unpredicted(&whole, &half).min(predicted),
+        fast_len: unpredicted(&fast, &fast_half),
+        // What every call takes, however little it is given, is in both; clocks are not exact.
+        seconds: ((seconds - half_seconds) * read / (read - half_read)).max(seconds / 8.0),
+        read,
     };
-    Ok(Some((gain, read)))
+    Ok(Some((gain, part.bytes.len() as u64)))
 }
 
-/// Bytes of the rows of a tensor of which at least some fit what may be read, and their shape: slices along the first
-/// dimension, kernels of convolutions, or pieces of long rows; long pieces where there are no rows.
-fn unit_of(tensor: &TensorInfo, most: u64) -> (u64, Option<Vec<u64>>) {
+/// Bytes of the blocks of a tensor, and of what they share.
+struct CodedLen {
+    blocks: f64,
+    shared: f64,
+}
+
+impl CodedLen {
+    fn sum(&self) -> f64 {
+        self.blocks + self.shared
+    }
+}
+
+/// What one part in `times` of a tensor comes to by each of the plans that the tensor may get, and the seconds that took.
+fn coded_lens(
+    tensor: &TensorInfo,
+    bytes: &[u8],
+    shape: Option<&Vec<u64>>,
+    effort: Effort,
+    options: &PackOptions,
+    times: u64,
+) -> Result<(Vec<CodedLen>, f64), Error> {
+    let mut frame_options =
+        FrameOptions::default().with_dtype(tensor.dtype).with_effort(effort).with_threads(1);
+    frame_options.level = options.level;
+    frame_options.shape = shape.cloned();
+    let started = Instant::now();
+    let plans = of_part(bytes, &frame_options, times)?;
+    let lens = plans.iter().map(|plan| {
+        let shared = plan.shared.to_bytes().len() as f64;
+        CodedLen { blocks: sampled_len(plan, bytes, None) as f64 - shared, shared }
+    });
+    let lens = lens.collect();
+    Ok((lens, started.elapsed().as_secs_f64()))
+}
+
+impl Part {
+    /// Reads at most so many bytes of a tensor; none when they are too few.
+    fn read(source: &dyn ReadAt, tensor: &TensorInfo, most: u64) -> Result<Option<Self>, Error> {
+        let (unit, row_shape) = match unit_of(tensor, most) {
+            Unit::PartOfRows { n_rows, row_len, part_len } => {
+                return Self::read_part_of_rows(source, tensor, n_rows, row_len, part_len).map(Some);
+            }
+            Unit::Rows { len, shape } => (len, Some(shape)),
+            Unit::Pieces { len } => (len, None),
+        };
+        let n_units = most / unit;
+        if n_units < 2 {
+            return Ok(None);
+        }
+        let bytes = spread(source, tensor, unit, n_units)?;
+        let unit = usize::try_from(unit).unwrap_or(usize::MAX);
+        let half: Vec<u8> = bytes.chunks(unit).step_by(2).flatten().copied().collect();
+        let shape_of = |bytes: &[u8]| {
+            let n_rows = (bytes.len() / unit) as u64;
+            row_shape.as_ref().map(|row_shape| [vec![n_rows], row_shape.clone()].concat())
+        };
+        let (shape, half_shape) = (shape_of(&bytes), shape_of(&half));
+        let growing = shape.as_ref().map_or(1.0, |shape| {
+            let (n_rows, row_len) = (shape[0] as f64, shape[1..].iter().product::<u64>() as f64);
+            n_rows / (n_rows + row_len)
+        });
+        Ok(Some(Self { bytes, half, shape, half_shape, growing }))
+    }
+
+    fn read_part_of_rows(
+        source: &dyn ReadAt,
+        tensor: &TensorInfo,
+        n_rows: u64,
+        row_len: u64,
+        part_len: u64,
+    ) -> Result<Self, Error> {
+        let (mut bytes, mut half) = (Vec::new(), Vec::new());
+        let half_len = part_len / 2;
+        for row in 0..n_rows {
+            // The middle of every row.
+            let start = tensor.bytes.start + row * row_len + (row_len - part_len) / 2 / 64 * 64;
+            let part = source.read_range(start..start + part_len).map_err(Error::reading)?;
+            half.extend_from_slice(&part[..usize::try_from(half_len).expect("a part of a row")]);
+            bytes.extend(part);
+        }
+        let elements = |len: u64| tensor.dtype.elements_in(len);
+        let columns = elements(part_len) as f64;
+        Ok(Self {
+            bytes,
+            half,
+            shape: Some(vec![n_rows, elements(part_len)]),
+            half_shape: Some(vec![n_rows, elements(half_len)]),
+            growing: columns / (columns + n_rows as f64),
+        })
+    }
+}
+
+/// What is read of a tensor at a time.
+enum Unit {
+    /// So many bytes, with rows of this shape in them.
+    Rows { len: u64, shape: Vec<u64> },
+    /// So many bytes of each of all rows, which have so many.
+    PartOfRows { n_rows: u64, row_len: u64, part_len: u64 },
+    /// So many bytes of a list.
+    Pieces { len: u64 },
+}
+
+/// Rows of a tensor of which at least some fit what may be read: slices along the first dimension, kernels of convolutions,
+/// parts of all rows, or pieces of long rows; long pieces where there are no rows.
+fn unit_of(tensor: &TensorInfo, most: u64) -> Unit {
     let unit_len = tensor.dtype.unit_len() as u64;
+    let elements = |shape: &[u64]| shape.iter().try_fold(1u64, |n, &dimension| n.checked_mul(dimension));
+    let len_of_row = |shape: &[u64]| {
+        let row_len = elements(shape).filter(|&n| n >= MIN_ROW_ELEMENTS).and_then(|n| tensor.dtype.len_of(n));
+        row_len.filter(|row_len| row_len % unit_len == 0)
+    };
     for shape in [tensor.shape.get(1..), tensor.shape.get(2..)].into_iter().flatten() {
-        let elements = shape.iter().try_fold(1u64, |n, &dimension| n.checked_mul(dimension));
-        let row_len = elements.filter(|&n| n >= MIN_ROW_ELEMENTS).and_then(|n| tensor.dtype.len_of(n));
-        if let Some(row_len) = row_len.filter(|row_len| row_len % unit_len == 0 && row_len * MIN_ROWS <= most)
-        {
-            return (row_len, Some(shape.to_vec()));
+        if let Some(len) = len_of_row(shape).filter(|len| len * MIN_ROWS <= most) {
+            return Unit::Rows { len, shape: shape.to_vec() };
         }
     }
     let piece = |len: u64| (len / unit_len * unit_len).max(unit_len);
-    match tensor.shape.len() {
-        0 | 1 => (piece(PIECE_LEN), None),
-        _ => (piece(PIECE_OF_ROW_LEN), Some(vec![tensor.dtype.elements_in(piece(PIECE_OF_ROW_LEN))])),
+    if tensor.shape.len() < 2 {
+        return Unit::Pieces { len: piece(PIECE_LEN) };
+    }
+    let n_rows = tensor.shape[0].max(1);
+    // An even number of elements, so that there is a half of them.
+    let part_len = most / n_rows / (16 * unit_len) * (16 * unit_len);
+    match len_of_row(&tensor.shape[1..]) {
+        Some(row_len) if n_rows >= MIN_ROWS && part_len < row_len && part_len >= MIN_COLUMNS * unit_len => {
+            Unit::PartOfRows { n_rows, row_len, part_len }
+        }
+        _ => {
+            let len = piece(PIECE_OF_ROW_LEN);
+            Unit::Rows { len, shape: vec![tensor.dtype.elements_in(len)] }
+        }
     }
 }
 

@@ -9,7 +9,7 @@ use std::time::Instant;
 const RUN_LEN: u64 = 2 << 10;
 
 /// Bytes of a sample at least: less says nothing.
-const MIN_LEN: u64 = 8 << 10;
+pub(super) const MIN_LEN: u64 = 8 << 10;
 
 /// Shorter rows are not told apart.
 const MIN_ROW_ELEMENTS: u64 = 16;

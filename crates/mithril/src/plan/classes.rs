@@ -26,6 +26,9 @@ const ESCAPE_BITS: u64 = 26;
 /// As above, of a field that is wider than a byte.
 const WIDE_ESCAPE_BITS: u64 = 34;
 
+/// Column classes must save one of so many raw bits.
+const MIN_COLUMN_GAIN: u64 = 1600;
+
 /// A way to code the top fields of a tensor, and what it costs.
 pub(super) struct Model {
     pub(super) recipe: FieldRecipe,
@@ -36,43 +39,29 @@ pub(super) struct Model {
     pub(super) cost: u64,
 }
 
-/// All models of one view: without classes, by row, by column, by both.
-pub(super) fn models(source: &[u8], recipe: &FieldRecipe, matrix: Matrix, effort: Effort) -> Vec<Model> {
-    let search = Search { recipe, matrix, rest_bits: rest_bits(recipe) };
-    let by_row = Grid::of_rows(source, recipe, matrix, effort);
-    let by_column = Grid::of_columns(source, recipe, matrix, effort);
-    let rounds = if effort == Effort::Max { 2 } else { 0 };
-    let mut row =
-        Classes { rows: quantiles(&by_row.row_sums, N_QUANTILES), columns: vec![0; matrix.row_len] };
-    let of_rows = merged(&search.counts(&by_row, &row));
-    row.rows.iter_mut().for_each(|class| *class = of_rows[usize::from(*class)]);
-    let mut column =
-        Classes { rows: vec![0; matrix.n_rows], columns: quantiles(&column_sums(&by_column), N_QUANTILES) };
-    let of_columns = merged(&search.counts(&by_column, &column));
-    column.columns.iter_mut().for_each(|class| *class = of_columns[usize::from(*class)]);
-    for _ in 0..rounds {
-        search.move_rows(&by_row, &mut row);
-        search.move_columns(&by_column, &mut column);
+/// All models of one view: without classes, by row, by column, by both. What they cost is that of a tensor of `times` as
+/// many rows.
+pub(super) fn models(
+    source: &[u8],
+    recipe: &FieldRecipe,
+    matrix: Matrix,
+    effort: Effort,
+    times: u64,
+) -> Vec<Model> {
+    let search = Search { recipe, matrix, rest_bits: rest_bits(recipe), times };
+    match effort {
+        Effort::Max => search.models_by_search(source),
+        _ => search.models_of_quantiles(source),
     }
-    let mut both = Classes { rows: row.rows.clone(), columns: column.columns.clone() };
-    for _ in 0..rounds {
-        search.move_rows(&by_row, &mut both);
-        search.move_columns(&by_column, &mut both);
+}
+
+/// Every n-th sum of so many histograms: by the other side of the contexts.
+fn sum_every(counts: &[[u32; 256]], n: usize) -> Vec<[u32; 256]> {
+    let mut sums = vec![[0; 256]; n];
+    for (at, counts) in counts.iter().enumerate() {
+        sums[at % n].iter_mut().zip(counts).for_each(|(sum, count)| *sum += count);
     }
-    let both_counts = search.counts(&by_row, &both);
-    // Where nothing has moved, counts by both sides hold those by rows.
-    let row_counts = match rounds {
-        0 => sum_each(&both_counts, both.n_column_classes()),
-        _ => search.counts(&by_row, &row),
-    };
-    let all = sum_each(&row_counts, row_counts.len());
-    let column_counts = search.counts(&by_column, &column);
-    vec![
-        search.own_tables(&by_row, &all),
-        search.shared_classes(&by_row, row, &row_counts),
-        search.shared_classes(&by_column, column, &column_counts),
-        search.shared_classes(&by_row, both, &both_counts),
-    ]
+    sums
 }
 
 /// Sums of so many histograms each.
@@ -99,7 +88,7 @@ pub(super) fn tables(
     matrix: Matrix,
     classes: Classes,
 ) -> (Contexts, SymbolTables) {
-    let search = Search { recipe, matrix, rest_bits: rest_bits(recipe) };
+    let search = Search { recipe, matrix, rest_bits: rest_bits(recipe), times: 1 };
     let tables = match recipe.coder {
         SymbolCoder::Rans12 => {
             let n_contexts = classes.n_row_classes() * classes.n_column_classes();
@@ -139,11 +128,75 @@ struct Search<'a> {
     recipe: &'a FieldRecipe,
     matrix: Matrix,
     rest_bits: u64,
+    /// How many of these parts the tensor has.
+    times: u64,
 }
 
 impl Search<'_> {
     fn n(&self) -> u64 {
-        (self.matrix.n_rows * self.matrix.row_len) as u64
+        ((self.matrix.n_rows * self.matrix.row_len) as u64).saturating_mul(self.times)
+    }
+
+    /// Models whose classes are merged quantiles of the means, from sums of everything and counts of a sample.
+    fn models_of_quantiles(&self, source: &[u8]) -> Vec<Model> {
+        let grid = Grid::sampled(source, self.recipe, self.matrix);
+        let (row, column) = (self.row_quantiles(&grid), self.column_quantiles(&grid));
+        let both = Classes { rows: row.rows.clone(), columns: column.columns.clone() };
+        let both_counts = self.counts(&grid, &both);
+        let row_counts = sum_each(&both_counts, both.n_column_classes());
+        let column_counts = sum_every(&both_counts, both.n_column_classes());
+        let all = sum_each(&row_counts, row_counts.len());
+        vec![
+            self.own_tables(&grid, &all),
+            self.shared_classes(&grid, row, &row_counts),
+            self.shared_classes(&grid, column, &column_counts),
+            self.shared_classes(&grid, both, &both_counts),
+        ]
+    }
+
+    /// Models whose classes start as merged quantiles, and then move to where codes are shorter.
+    fn models_by_search(&self, source: &[u8]) -> Vec<Model> {
+        const ROUNDS: usize = 2;
+        let by_row = Grid::of_rows(source, self.recipe, self.matrix);
+        let by_column = Grid::of_columns(source, self.recipe, self.matrix);
+        let (mut row, mut column) = (self.row_quantiles(&by_row), self.column_quantiles(&by_column));
+        for _ in 0..ROUNDS {
+            self.move_rows(&by_row, &mut row);
+            self.move_columns(&by_column, &mut column);
+        }
+        let mut both = Classes { rows: row.rows.clone(), columns: column.columns.clone() };
+        for _ in 0..ROUNDS {
+            self.move_rows(&by_row, &mut both);
+            self.move_columns(&by_column, &mut both);
+        }
+        let row_counts = self.counts(&by_row, &row);
+        let both_counts = self.counts(&by_row, &both);
+        let column_counts = self.counts(&by_column, &column);
+        let all = sum_each(&row_counts, row_counts.len());
+        vec![
+            self.own_tables(&by_row, &all),
+            self.shared_classes(&by_row, row, &row_counts),
+            self.shared_classes(&by_column, column, &column_counts),
+            self.shared_classes(&by_row, both, &both_counts),
+        ]
+    }
+
+    /// Rows by merged quantiles of their sums.
+    fn row_quantiles(&self, grid: &Grid) -> Classes {
+        let columns = vec![0; self.matrix.row_len];
+        let mut classes = Classes { rows: quantiles(&grid.row_sums, N_QUANTILES), columns };
+        let merged = merged(&self.counts(grid, &classes));
+        classes.rows.iter_mut().for_each(|class| *class = merged[usize::from(*class)]);
+        classes
+    }
+
+    /// Columns by merged quantiles of their sums.
+    fn column_quantiles(&self, grid: &Grid) -> Classes {
+        let rows = vec![0; self.matrix.n_rows];
+        let mut classes = Classes { rows, columns: quantiles(&grid.column_sums, N_QUANTILES) };
+        let merged = merged(&self.counts(grid, &classes));
+        classes.columns.iter_mut().for_each(|class| *class = merged[usize::from(*class)]);
+        classes
     }
 
     /// Histograms by context, over a grid.
@@ -159,7 +212,7 @@ impl Search<'_> {
         let columns = grid.sampled_columns(&classes.columns);
         // Neighbours are counted apart: they are often equal, and one count would wait for the other.
         let mut others = vec![[0; 256]; counts.len()];
-        for (row, cells) in grid.rows() {
+        for (start, (row, cells)) in grid.rows().enumerate() {
             let row = first_row + row;
             let contexts = usize::from(classes.rows[row]) * n_columns;
             let (counts, others) =
@@ -173,7 +226,7 @@ impl Search<'_> {
                 last.iter().for_each(|&field| counts[usize::from(field)] += 1);
                 continue;
             }
-            let (class_pairs, last_class) = columns[row % columns.len()].as_chunks::<2>();
+            let (class_pairs, last_class) = columns[start % columns.len()].as_chunks::<2>();
             for (&[class_a, class_b], &[a, b]) in class_pairs.iter().zip(pairs) {
                 counts[usize::from(class_a)][usize::from(a)] += 1;
                 others[usize::from(class_b)][usize::from(b)] += 1;
@@ -210,12 +263,14 @@ impl Search<'_> {
         let listed = |classes: &[u8]| {
             if classes.iter().all(|&class| class == 0) { 16 } else { 2 * classes.len() as u64 + 256 }
         };
-        let side = 8 * (tables + 320 * n_blocks) + listed(&classes.rows) + listed(&classes.columns);
+        let of_rows = listed(&classes.rows).saturating_mul(self.times);
+        let side = 8 * (tables + 320 * n_blocks) + of_rows + listed(&classes.columns);
         let coded = self.scale(bits + fitted, grid);
         let mut cost = coded + self.n() * self.rest_bits + side;
         if self.recipe.coder == SymbolCoder::Rans8 && classes.n_column_classes() > 1 {
-            // Columns cost decoding speed, so they must save more than a little.
-            cost += self.n() * u64::from(self.recipe.layout.width) * 8 / 200;
+            // Columns cost decoding speed, so they must save more than a little. They are put back 64 at a time.
+            let moved = self.matrix.row_len.next_multiple_of(64) * self.matrix.n_rows;
+            cost += moved as u64 * u64::from(self.recipe.layout.width) * 8 / MIN_COLUMN_GAIN;
         }
         Model { recipe: *self.recipe, matrix: self.matrix, classes: Some(classes), cost }
     }
@@ -329,14 +384,19 @@ fn code_lengths(counts: &[[u32; 256]], n_columns: usize, moving: Side) -> Vec<[u
 /// The class of each quantile, given their histograms: neighbours are merged so that all codes together are shortest.
 fn merged(counts: &[[u32; 256]]) -> Vec<u8> {
     let n = counts.len();
+    // Fields that occur at all: a few of the 256.
+    let occurs = |field: &usize| counts.iter().any(|counts| counts[*field] > 0);
+    let first = (0..256).find(occurs).unwrap_or(0);
+    let end = (first..256).rev().find(occurs).map_or(first, |last| last + 1);
     // Least bits of the first quantiles in so many classes, and where the last of these starts.
     let mut least: Vec<Vec<(u64, usize)>> = vec![vec![(u64::MAX, 0); n + 1]; N_CLASSES + 1];
     least[0][0].0 = 0;
     for from in 0..n {
         let mut sum = [0; 256];
+        let sum = &mut sum[first..end];
         for (to, counts) in (from + 1..).zip(&counts[from..]) {
-            sum.iter_mut().zip(counts).for_each(|(sum, count)| *sum += count);
-            let bits = order_0_65536ths(&sum);
+            sum.iter_mut().zip(&counts[first..end]).for_each(|(sum, count)| *sum += count);
+            let bits = order_0_65536ths(sum);
             for class in 0..N_CLASSES {
                 let cost = least[class][from].0.saturating_add(bits);
                 if cost < least[class + 1][to].0 {
@@ -356,17 +416,45 @@ fn merged(counts: &[[u32; 256]]) -> Vec<u8> {
     classes
 }
 
-/// Sum of every column's fields: all columns have equally many cells.
-fn column_sums(grid: &Grid) -> Vec<u64> {
-    let mut sums = vec![0u32; grid.n_columns];
-    for (_, cells) in grid.rows() {
-        sums.iter_mut().zip(cells).for_each(|(sum, &field)| *sum += u32::from(field));
-    }
-    sums.into_iter().map(u64::from).collect()
-}
-
 /// Classes by rank; equal means share a class.
 pub(super) fn quantiles(means: &[u64], n_classes: usize) -> Vec<u8> {
+    let least = means.iter().copied().min().unwrap_or(0);
+    let most = means.iter().copied().max().unwrap_or(0);
+    let class_of =
+        |bounds: &[u64], mean: u64| bounds.iter().map(|&bound| u8::from(bound <= mean)).sum::<u8>();
+    match usize::try_from(most - least) {
+        // Where there are many, most are equal to others, and ranks are found by counting them.
+        Ok(range) if range < means.len() => {
+            let at = |mean: u64| usize::try_from(mean - least).unwrap_or(0);
+            let mut counts = vec![0u32; range + 1];
+            means.iter().for_each(|&mean| counts[at(mean)] += 1);
+            let bounds = counted_bounds(&counts, least, means.len(), n_classes);
+            let classes: Vec<u8> = (least..=most).map(|mean| class_of(&bounds, mean)).collect();
+            means.iter().map(|&mean| classes[at(mean)]).collect()
+        }
+        _ => {
+            let bounds = sorted_bounds(means, n_classes);
+            means.iter().map(|&mean| class_of(&bounds, mean)).collect()
+        }
+    }
+}
+
+/// The least mean of every class but the first, which are those of these ranks, from counts of means from `least` on.
+fn counted_bounds(counts: &[u32], least: u64, n: usize, n_classes: usize) -> Vec<u64> {
+    let mut bounds = Vec::with_capacity(n_classes);
+    let mut ranks = (1..n_classes).map(|class| class * n / n_classes).peekable();
+    let mut end = 0;
+    for (mean, &count) in (least..).zip(counts) {
+        end += count as usize;
+        while ranks.next_if(|&rank| rank < end).is_some() {
+            bounds.push(mean);
+        }
+    }
+    bounds
+}
+
+/// As [`counted_bounds`], by selection.
+fn sorted_bounds(means: &[u64], n_classes: usize) -> Vec<u64> {
     let mut rest = means.to_vec();
     let mut bounds = Vec::with_capacity(n_classes);
     // Each bound splits what lies below the one above it.
@@ -380,8 +468,7 @@ pub(super) fn quantiles(means: &[u64], n_classes: usize) -> Vec<u8> {
             bounds.push(bounds.last().copied().unwrap_or(0));
         }
     }
-    let class_of = |mean: &u64| bounds.iter().map(|bound| u8::from(bound <= mean)).sum();
-    means.iter().map(class_of).collect()
+    bounds
 }
 
 #[cfg(test)]
@@ -405,5 +492,26 @@ mod tests {
         assert_eq!(merged(&counts), [0, 1, 1, 1, 1, 1, 1, 2, 2, 2, 2, 2, 2, 2, 2, 3]);
         assert_eq!(merged(&counts[1..4]), [0, 0, 0]);
         assert_eq!(merged(&counts[..1]), [0]);
+    }
+
+    #[test]
+    fn counting_and_sorting_give_the_same_quantiles() {
+        let mut state = 11u64;
+        for n in (1..40).chain([1000]) {
+            for range in [1, 2, 7, 300, 5000] {
+                let means: Vec<u64> = (0..n)
+                    .map(|_| {
+                        state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(99);
+                        1000 + (state >> 33) % range
+                    })
+                    .collect();
+                for n_classes in [1, 4, 8, 16] {
+                    let bounds = sorted_bounds(&means, n_classes);
+                    let class_of = |mean: &u64| bounds.iter().map(|bound| u8::from(bound <= mean)).sum();
+                    let expected: Vec<u8> = means.iter().map(class_of).collect();
+                    assert_eq!(quantiles(&means, n_classes), expected, "{n} means of {range}");
+                }
+            }
+        }
     }
 }

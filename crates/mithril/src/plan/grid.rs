@@ -24,13 +24,19 @@ const MAX_ROW_LEN: usize = 1 << 20;
 /// Elements that are split at a time.
 const ROWS_BATCH: usize = 1 << 14;
 
-/// Fields that a search looks at: in one grid all rows and some columns, in the other the reverse.
-fn max_cells(effort: Effort, n: usize) -> usize {
-    match effort {
-        Effort::Fast | Effort::Balanced => (n / 16).clamp(1 << 14, 1 << 18),
-        Effort::Max => 1 << 21,
-    }
+/// Fields that a search by code length looks at: in one grid all rows and some columns, in the other the reverse.
+const MAX_CELLS: usize = 1 << 21;
+
+/// Fields that are counted where nothing is searched for.
+fn max_counted(n: usize) -> usize {
+    (n / 16).clamp(1 << 14, 1 << 18)
 }
+
+/// Sampled columns of a row, at least.
+const MIN_SAMPLED: usize = 8;
+
+/// Rows whose fields add up to less than 65536 in every column.
+const ROWS_IN_16_BITS: usize = 256;
 
 impl Matrix {
     /// The views of a shape: outermost dimension against the others, and for convolutions all but the kernel against
@@ -70,7 +76,7 @@ impl Matrix {
 
 /// Coded fields of some rows and columns.
 pub(super) struct Grid {
-    /// Which rows; all when the step is one.
+    /// Which rows have cells; all when the step is one.
     pub(super) row_step: usize,
     /// Which columns.
     pub(super) column_step: usize,
@@ -78,30 +84,53 @@ pub(super) struct Grid {
     pub(super) n_columns: usize,
     /// Row by row.
     pub(super) cells: Vec<u8>,
-    /// Sum of all fields of each row of the grid, sampled columns or not.
+    /// Sum of all fields of each row, sampled or not; of every `row_step`th row where not all are looked at.
     pub(super) row_sums: Vec<u64>,
+    /// Sum of all fields of each column in the same rows.
+    pub(super) column_sums: Vec<u64>,
+}
+
+/// What a grid holds of a matrix.
+#[derive(Clone, Copy)]
+struct Steps {
+    /// Every so many rows are looked at.
+    row: usize,
+    /// Of so many of these the cells of one are kept.
+    kept_row: usize,
+    column: usize,
 }
 
 impl Grid {
-    /// All rows, with as many columns as the effort allows.
-    pub(super) fn of_rows(source: &[u8], recipe: &FieldRecipe, matrix: Matrix, effort: Effort) -> Self {
-        let columns = (max_cells(effort, matrix.n_rows * matrix.row_len) / matrix.n_rows).max(8);
-        Self::build(source, recipe, matrix, 1, matrix.row_len.div_ceil(columns))
+    /// All rows, with as many columns as a search may look at.
+    pub(super) fn of_rows(source: &[u8], recipe: &FieldRecipe, matrix: Matrix) -> Self {
+        let columns = (MAX_CELLS / matrix.n_rows).max(MIN_SAMPLED);
+        let steps = Steps { row: 1, kept_row: 1, column: matrix.row_len.div_ceil(columns) };
+        Self::build(source, recipe, matrix, steps)
     }
 
-    /// All columns, with as many rows as the effort allows.
-    pub(super) fn of_columns(source: &[u8], recipe: &FieldRecipe, matrix: Matrix, effort: Effort) -> Self {
-        let rows = (max_cells(effort, matrix.n_rows * matrix.row_len) / matrix.row_len).max(8);
-        Self::build(source, recipe, matrix, matrix.n_rows.div_ceil(rows), 1)
+    /// All columns, with as many rows as a search may look at.
+    pub(super) fn of_columns(source: &[u8], recipe: &FieldRecipe, matrix: Matrix) -> Self {
+        let rows = (MAX_CELLS / matrix.row_len).max(MIN_SAMPLED);
+        Self::build(
+            source,
+            recipe,
+            matrix,
+            Steps { row: matrix.n_rows.div_ceil(rows), kept_row: 1, column: 1 },
+        )
     }
 
-    fn build(
-        source: &[u8],
-        recipe: &FieldRecipe,
-        matrix: Matrix,
-        row_step: usize,
-        column_step: usize,
-    ) -> Self {
+    /// The sums of all rows and columns, and a sample of cells.
+    pub(super) fn sampled(source: &[u8], recipe: &FieldRecipe, matrix: Matrix) -> Self {
+        let cells = max_counted(matrix.n_rows * matrix.row_len);
+        let columns = (cells / matrix.n_rows).max(MIN_SAMPLED);
+        let column = matrix.row_len.div_ceil(columns);
+        // An odd step does not follow a structure of the rows.
+        let kept_row = (matrix.n_rows * matrix.row_len.div_ceil(column) / cells).max(1) | 1;
+        Self::build(source, recipe, matrix, Steps { row: 1, kept_row, column })
+    }
+
+    fn build(source: &[u8], recipe: &FieldRecipe, matrix: Matrix, steps: Steps) -> Self {
+        let Steps { row: row_step, kept_row, column: column_step } = steps;
         let split = FieldSplit {
             joint: recipe.joint,
             base: recipe.base,
@@ -114,8 +143,9 @@ impl Grid {
         let (mut plane, mut rest) = (vec![0; batch * matrix.row_len], Vec::new());
         let mut picked = Vec::new();
         let n_rows = matrix.n_rows.div_ceil(row_step);
-        let mut cells = Vec::with_capacity(n_rows * n_columns);
+        let mut cells = Vec::with_capacity(n_rows.div_ceil(kept_row) * n_columns);
         let mut row_sums = Vec::with_capacity(n_rows);
+        let mut column_sums = ColumnSums::new(matrix.row_len);
         for first in (0..n_rows).step_by(batch) {
             let n_batch = batch.min(n_rows - first);
             let rows = if row_step == 1 {
@@ -128,22 +158,25 @@ impl Grid {
             };
             let plane = &mut plane[..n_batch * matrix.row_len];
             top_plane(&split, rows, plane, &mut rest);
-            for (row, fields) in
-                (first * row_step..).step_by(row_step).zip(plane.chunks_exact(matrix.row_len))
-            {
-                // A row has at most a million fields.
-                row_sums.push(u64::from(fields.iter().map(|&field| u32::from(field)).sum::<u32>()));
+            add_row_sums(plane, matrix.row_len, &mut row_sums);
+            column_sums.add(plane);
+            // The first of these rows whose cells are kept.
+            let skipped = (kept_row - first % kept_row) % kept_row;
+            let kept = plane.chunks_exact(matrix.row_len).enumerate().skip(skipped).step_by(kept_row);
+            for (at, fields) in kept {
+                let kept = (first + at) / kept_row;
                 if column_step == 1 {
                     cells.extend_from_slice(fields);
                 } else {
                     // Sampled columns start at another one in each row, so that all of them are seen.
                     let (start, last) = (cells.len(), fields[matrix.row_len - 1]);
-                    cells.extend(fields[row % column_step..].iter().step_by(column_step));
+                    cells.extend(fields[kept % column_step..].iter().step_by(column_step));
                     cells.resize(start + n_columns, last);
                 }
             }
         }
-        Self { row_step, column_step, n_columns, cells, row_sums }
+        let column_sums = column_sums.finish();
+        Self { row_step: row_step * kept_row, column_step, n_columns, cells, row_sums, column_sums }
     }
 
     /// All rows and columns, some rows at a time, each batch with its first row.
@@ -157,11 +190,12 @@ impl Grid {
         let n_rows = ((1 << 18) / matrix.row_len).max(1);
         for (batch, rows) in source.chunks(n_rows * row_bytes).enumerate() {
             let part = Matrix { n_rows: rows.len() / row_bytes, row_len: matrix.row_len };
-            visit(&Self::build(rows, recipe, part, 1, 1), batch * n_rows);
+            visit(&Self::build(rows, recipe, part, Steps { row: 1, kept_row: 1, column: 1 }), batch * n_rows);
         }
     }
 
-    /// What stands in the sampled columns of a list, once for every column that a row can start at.
+    /// What stands in the sampled columns of a list, once for every column that a row can start at: each row of the grid
+    /// starts one further.
     pub(super) fn sampled_columns(&self, of_columns: &[u8]) -> Vec<Vec<u8>> {
         let last = of_columns.len() - 1;
         let at = |first: usize, cell: usize| of_columns[(cell * self.column_step + first).min(last)];
@@ -171,6 +205,56 @@ impl Grid {
     /// Rows of the grid, with the row of the matrix that each is.
     pub(super) fn rows(&self) -> impl Iterator<Item = (usize, &[u8])> {
         self.cells.chunks_exact(self.n_columns).enumerate().map(|(row, cells)| (row * self.row_step, cells))
+    }
+}
+
+/// Adds the sum of every row of a plane.
+fn add_row_sums(plane: &[u8], row_len: usize, sums: &mut Vec<u64>) {
+    if row_len <= ROWS_IN_16_BITS {
+        let sum = |row: &[u8]| row.iter().map(|&field| u16::from(field)).sum::<u16>();
+        match row_len {
+            16 => sums.extend(plane.as_chunks::<16>().0.iter().map(|row| u64::from(sum(row)))),
+            64 => sums.extend(plane.as_chunks::<64>().0.iter().map(|row| u64::from(sum(row)))),
+            _ => sums.extend(plane.chunks_exact(row_len).map(|row| u64::from(sum(row)))),
+        }
+    } else {
+        // A row has at most a million fields.
+        let sum = |row: &[u8]| row.iter().map(|&field| u32::from(field)).sum::<u32>();
+        sums.extend(plane.chunks_exact(row_len).map(|row| u64::from(sum(row))));
+    }
+}
+
+/// Sums of columns: in 16 bits, of which a register holds many, as long as they fit.
+struct ColumnSums {
+    few: Vec<u16>,
+    n_few: usize,
+    all: Vec<u64>,
+}
+
+impl ColumnSums {
+    fn new(row_len: usize) -> Self {
+        Self { few: vec![0; row_len], n_few: 0, all: vec![0; row_len] }
+    }
+
+    fn add(&mut self, plane: &[u8]) {
+        for row in plane.chunks_exact(self.few.len()) {
+            self.few.iter_mut().zip(row).for_each(|(sum, &field)| *sum += u16::from(field));
+            self.n_few += 1;
+            if self.n_few == ROWS_IN_16_BITS {
+                self.flush();
+            }
+        }
+    }
+
+    fn flush(&mut self) {
+        self.all.iter_mut().zip(&self.few).for_each(|(sum, &few)| *sum += u64::from(few));
+        self.few.fill(0);
+        self.n_few = 0;
+    }
+
+    fn finish(mut self) -> Vec<u64> {
+        self.flush();
+        self.all
     }
 }
 

@@ -5,7 +5,7 @@
 //!
 //! | effort | may use |
 //! |---|---|
-//! | fast | bit fields with a window per block, half floats with the sign in the field, palettes, sparse blocks, byte planes, zstd for data with repeats |
+//! | fast | bit fields with a window per block (256 symbols where it leaves out many elements), half floats with the sign in the field, palettes, sparse blocks, byte planes, zstd for data with repeats |
 //! | balanced | four row and column classes of merged quantiles, sign classes, low bytes that are no noise, rows with such or dead bits apart |
 //! | max | exponent and two mantissa bits as one of 256 symbols, classes refined by code length, matrices of low rank, brotli and zstd 19 |
 
@@ -22,7 +22,7 @@ mod tests;
 
 pub use delta::tensor_against;
 pub(crate) use delta::{expected_len_against, tensor_against_and_alone};
-pub(crate) use prediction::MAX_SHARED_SHARE as MAX_PREDICTION_SHARE;
+pub(crate) use prediction::{MAX_SHARED_SHARE as MAX_PREDICTION_SHARE, sampled_len};
 
 use crate::Error;
 use crate::options::{Effort, FrameOptions};
@@ -72,7 +72,7 @@ const PIECE: usize = 128 << 10;
 const SMALL: usize = 8 << 10;
 
 /// Smaller tensors are not searched for classes: tables would cost more than they save.
-const MIN_CLASSED: usize = 1 << 14;
+const MIN_CLASSED: u64 = 1 << 14;
 
 /// Plans a tensor.
 ///
@@ -122,11 +122,46 @@ pub fn tensor_from_sample(sample: &[u8], len: usize, options: &FrameOptions) -> 
     within_limit(planned(sample, len, options, Seen::Sample), options)
 }
 
+/// The plans that a tensor may get of which this is one part in `times`, with an outermost dimension of its own: tables
+/// pay as they do for the whole. The last may be a prediction; which is smallest depends on what grows with the tensor.
+///
+/// # Errors
+/// `InvalidArgument` when the shape does not describe exactly these bytes.
+pub(crate) fn of_part(part: &[u8], options: &FrameOptions, times: u64) -> Result<Vec<TensorPlan>, Error> {
+    check_shape(part, options)?;
+    let seen = if times > 1 { Seen::Part { times } } else { Seen::All };
+    let mut plans = vec![within_limit(planned(part, part.len(), options, seen), options)];
+    if options.effort == Effort::Max && options.byte_grouping && prediction::may_pay(part, options) {
+        // Factors are weighed as those of the part: what they take too much keeps them from fitting noise.
+        plans.extend(prediction::tensor(part, None, options).map(|(plan, _)| plan));
+    }
+    Ok(plans)
+}
+
+/// Whether a tensor is searched for classes or a low rank above `fast`.
+pub(crate) fn is_searched(dtype: Dtype, shape: &[u64], effort: Effort) -> bool {
+    let n = shape.iter().try_fold(1u64, |n, &dimension| n.checked_mul(dimension)).unwrap_or(u64::MAX);
+    dtype.layout().is_none()
+        || n >= MIN_CLASSED
+        || effort == Effort::Max && prediction::is_tried(dtype, shape)
+}
+
 /// How much of a tensor there is to plan from.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Seen {
     All,
+    /// Elements from all over it.
     Sample,
+    /// Whole rows, one in so many, or as long a part of each row.
+    Part {
+        times: u64,
+    },
+}
+
+impl Seen {
+    fn times(self) -> u64 {
+        if let Self::Part { times } = self { times } else { 1 }
+    }
 }
 
 /// Plans a tensor of `len` bytes from `source`.
@@ -166,17 +201,40 @@ fn planned(source: &[u8], len: usize, options: &FrameOptions, seen: Seen) -> Ten
     {
         return plan;
     }
-    if seen == Seen::Sample || options.effort == Effort::Fast || source.len() / width < MIN_CLASSED {
-        let recipe = match sample::sign_and_exponent(source, layout) {
-            Some(layout) => {
-                let fields = fast_field_recipe(source, layout, options);
-                Recipe::Fields(FieldRecipe { coder: SymbolCoder::Rans8Listed, ..fields })
-            }
-            None => fast_fields(source, layout, options),
-        };
-        return own_tables(recipe, len, width);
+    let plain = plain_fields(source, len, options, layout);
+    let is_short = ((source.len() / width) as u64).saturating_mul(seen.times()) < MIN_CLASSED;
+    if options.effort == Effort::Fast || is_short {
+        return plain;
     }
-    classed(source, options, layout)
+    let other = match (seen, options.effort) {
+        (Seen::All | Seen::Part { .. }, _) => classed(source, options, layout, seen.times()),
+        (Seen::Sample, Effort::Max) => {
+            own_tables(Recipe::Fields(sample::wide_fields(source, layout)), len, width)
+        }
+        (Seen::Sample, _) => return plain,
+    };
+    let plain_is_smaller = match (seen, options.effort) {
+        // Tables of blocks serve more elements in the whole than in a part, which says too little of them.
+        (Seen::Part { .. }, Effort::Max) => false,
+        // What it adds costs more than it saves now and then; it has the time to see.
+        (_, Effort::Max) => {
+            prediction::sampled_len(&plain, source, None) < prediction::sampled_len(&other, source, None)
+        }
+        _ => other.shared.is_empty(),
+    };
+    if plain_is_smaller { plain } else { other }
+}
+
+/// Bit fields whose blocks have tables of their own, with the sign where that pays.
+fn plain_fields(source: &[u8], len: usize, options: &FrameOptions, layout: Layout) -> TensorPlan {
+    let recipe = match sample::sign_and_exponent(source, layout) {
+        Some(layout) => {
+            let fields = fast_field_recipe(source, layout, options);
+            Recipe::Fields(FieldRecipe { coder: SymbolCoder::Rans8Listed, ..fields })
+        }
+        None => fast_fields(source, sample::without_equal_signs(source, layout), options),
+    };
+    own_tables(recipe, len, usize::from(layout.width))
 }
 
 fn check_shape(source: &[u8], options: &FrameOptions) -> Result<(), Error> {
@@ -282,7 +340,14 @@ fn untyped(source: &[u8], options: &FrameOptions) -> TensorPlan {
         }
     }
     let repeats = Recipe::Planes { width: 1, compressors: vec![Compressor::Zstd { level: 3 }] };
-    let best_len = if len(&repeats, UNTYPED_PIECE) < best.0 { COMPRESSOR_BLOCK } else { best.1 };
+    let mut best_len = if len(&repeats, UNTYPED_PIECE) < best.0 { COMPRESSOR_BLOCK } else { best.1 };
+    // Compressors tell parts of a block apart themselves, so that they like blocks longer than numbers do.
+    if options.effort == Effort::Max && best_len < UNTYPED_BLOCKS[1] {
+        let tried = Recipe::Untyped { compressors: compressors(options) };
+        if len(&tried, UNTYPED_BLOCKS[1]) < len(&tried, best_len) {
+            best_len = UNTYPED_BLOCKS[1];
+        }
+    }
     let recipe = Recipe::Untyped { compressors: compressors(options) };
     TensorPlan { recipe, shared: Shared::default(), block_len: block_len(best_len) }
 }
@@ -357,8 +422,9 @@ fn repeats_pay(source: &[u8], options: &FrameOptions, layout: Layout) -> Option<
     })
 }
 
-/// The coder of the effort, with those classes of rows and columns that make the tensor smallest.
-fn classed(source: &[u8], options: &FrameOptions, layout: Layout) -> TensorPlan {
+/// The coder of the effort, with those classes of rows and columns that make the tensor smallest, of which this is one part
+/// in `times`.
+fn classed(source: &[u8], options: &FrameOptions, layout: Layout, times: u64) -> TensorPlan {
     let width = usize::from(layout.width);
     let recipe = match options.effort {
         Effort::Max => sample::wide_fields(source, layout),
@@ -374,9 +440,9 @@ fn classed(source: &[u8], options: &FrameOptions, layout: Layout) -> TensorPlan 
         views = vec![matrix];
     }
     let models =
-        views.into_iter().flat_map(|matrix| classes::models(source, &recipe, matrix, options.effort));
+        views.into_iter().flat_map(|matrix| classes::models(source, &recipe, matrix, options.effort, times));
     // The first of equals, so that the simpler model wins. One that gains nothing must not cost tables.
-    let raw_bits = 8 * source.len() as u64;
+    let raw_bits = (8 * source.len() as u64).saturating_mul(times);
     let Some(model) = models.min_by_key(|model| model.cost).filter(|model| model.cost < raw_bits) else {
         return own_tables(Recipe::Fields(recipe), source.len(), width);
     };
@@ -394,7 +460,8 @@ fn classed(source: &[u8], options: &FrameOptions, layout: Layout) -> TensorPlan 
     let symbols = classes.map(|classes| classes::tables(source, &model.recipe, matrix, classes));
     let recipe = if rows_apart { Recipe::Rows(model.recipe) } else { Recipe::Fields(model.recipe) };
     let shared = Shared::new(symbols, signs);
-    if shared.to_bytes().len() > source.len() * MAX_SHARED_SHARE / 100 {
+    let most_shared = (source.len() * MAX_SHARED_SHARE / 100) as u64;
+    if shared.to_bytes().len() as u64 > most_shared.saturating_mul(times) {
         return own_tables(Recipe::Fields(model.recipe), source.len(), width);
     }
     TensorPlan {

@@ -6,9 +6,9 @@ use super::low_rank::{Components, Rows, exponent_of, power, sum_of_squares};
 use super::{TensorPlan, block_len, rows_per_block};
 use crate::options::{Effort, FrameOptions};
 use crate::pipeline::with_scratch;
-use mithril_codec::MAX_LISTED;
 use mithril_codec::block::{MAX_OVERHEAD, Place, Recipe, Shared, encode_block};
 use mithril_codec::prediction::{Counts, Format, LowRank, Matrix, Prediction, Predictor, Tables, count};
+use mithril_codec::{Dtype, MAX_LISTED};
 
 /// Smaller tensors are not worth tables of their own.
 const MIN_ELEMENTS: usize = 1 << 12;
@@ -122,6 +122,15 @@ pub(super) fn may_pay(source: &[u8], options: &FrameOptions) -> bool {
     found.is_some_and(|found| found.left_over(RANKS[0]) < found.mean_square * MAX_LEFT_OVER)
 }
 
+/// Whether a matrix of low rank is looked for in tensors of this type and shape.
+pub(super) fn is_tried(dtype: Dtype, shape: &[u64]) -> bool {
+    let n = shape.iter().try_fold(1u64, |n, &dimension| n.checked_mul(dimension));
+    let Some(n) = n.and_then(|n| usize::try_from(n).ok()) else { return false };
+    Format::of(dtype).is_some_and(|format| format != Format::F16)
+        && n >= MIN_ELEMENTS
+        && matrix_of(n, Some(shape)).is_some_and(|(n_rows, row_len)| n_rows.min(row_len) >= MIN_SIDE)
+}
+
 /// Rows and columns of a shape.
 fn matrix_of(n: usize, shape: Option<&[u64]>) -> Option<(usize, usize)> {
     let shape = shape.filter(|shape| shape.len() >= 2)?;
@@ -132,7 +141,7 @@ fn matrix_of(n: usize, shape: Option<&[u64]>) -> Option<(usize, usize)> {
 }
 
 /// About the bytes of a frame by this plan.
-pub(super) fn sampled_len(plan: &TensorPlan, source: &[u8], base: Option<&[u8]>) -> u64 {
+pub(crate) fn sampled_len(plan: &TensorPlan, source: &[u8], base: Option<&[u8]>) -> u64 {
     let block_len = plan.block_len as usize;
     let n_blocks = source.len().div_ceil(block_len);
     let n = COMPARED.div_ceil(block_len).min(n_blocks);

@@ -6,7 +6,7 @@ use crate::options::Effort;
 use mithril_codec::Contexts;
 use mithril_codec::entropy::log2_65536ths;
 use mithril_codec::entropy::rans8::Frequencies;
-use mithril_codec::transform::fields::Layout;
+use mithril_codec::transform::fields::{Layout, sign_plane};
 
 /// Classes of the side that is classed.
 const N_CLASSES: usize = 8;
@@ -41,19 +41,13 @@ pub(super) fn model(
     if matrix.n_rows < 16 || matrix.row_len < 16 {
         return None;
     }
+    if effort != Effort::Max && !may_lean(source, width, matrix, effort) {
+        return None;
+    }
     // Every row is counted in its first columns, every column in some rows.
     let row_step = (matrix.n_rows * matrix.row_len).div_ceil(MAX_SIGNS);
     let counted = matrix.row_len.min(max_row_signs(effort));
-    let count = match width {
-        1 => count_negative::<1>,
-        2 => count_negative::<2>,
-        4 => count_negative::<4>,
-        _ => count_negative::<8>,
-    };
-    let (rows, columns) = count(source, matrix, counted, row_step);
-    let n_sampled = u32::try_from(matrix.n_rows.div_ceil(row_step)).ok()?;
-    let by_row = Side::new(&rows, u32::try_from(counted).ok()?);
-    let by_column = Side::new(&columns, n_sampled);
+    let [by_row, by_column] = sides(source, width, matrix, counted, row_step)?;
     let side = if by_row.cost <= by_column.cost { &by_row } else { &by_column };
     if side.cost > 256 - min_gain(effort) {
         return None;
@@ -67,28 +61,84 @@ pub(super) fn model(
     Some((contexts, quads))
 }
 
-/// Negative signs of each row in its first `counted` columns, and of each column in every `row_step`th row, for elements
-/// of `WIDTH` bytes.
-fn count_negative<const WIDTH: usize>(
+/// Whether some rows leave a chance that signs lean. Most tensors have none, and are not looked at any further.
+fn may_lean(source: &[u8], width: usize, matrix: Matrix, effort: Effort) -> bool {
+    // An odd step does not follow a structure of the rows.
+    let step = (matrix.n_rows * matrix.row_len / SAMPLED_SIGNS).min(matrix.n_rows / MIN_SAMPLED_ROWS) | 1;
+    if step < 3 {
+        return true;
+    }
+    let row_bytes = matrix.row_len * width;
+    let mut sample = Vec::with_capacity(source.len() / step + row_bytes);
+    source.chunks_exact(row_bytes).step_by(step).for_each(|row| sample.extend_from_slice(row));
+    let rows = Matrix { n_rows: sample.len() / row_bytes, ..matrix };
+    let counted = matrix.row_len.min(max_row_signs(effort));
+    let least = sides(&sample, width, rows, counted, 1)
+        .and_then(|sides| sides.map(|side| side.cost).into_iter().min());
+    // Half of the gain that is wanted, as a sample cannot tell exactly.
+    least.is_none_or(|least| least <= 256 - min_gain(effort) / 2)
+}
+
+/// Signs that leave a chance or do not.
+const SAMPLED_SIGNS: usize = 1 << 14;
+
+/// Rows of such a sample, at least: columns are told apart by fewer only if they lean much.
+const MIN_SAMPLED_ROWS: usize = 64;
+
+/// Both sides: rows by their first `counted` columns, columns by every `row_step`th row.
+fn sides(source: &[u8], width: usize, matrix: Matrix, counted: usize, row_step: usize) -> Option<[Side; 2]> {
+    let (rows, columns) = match matrix.row_len {
+        // Short rows have a code of their own, which is compiled for their length.
+        16 => count_negative(source, width, 16, counted, row_step),
+        64 => count_negative(source, width, 64, counted, row_step),
+        row_len => count_negative(source, width, row_len, counted, row_step),
+    };
+    let n_sampled = u32::try_from(matrix.n_rows.div_ceil(row_step)).ok()?;
+    Some([Side::new(&rows, u32::try_from(counted).ok()?), Side::new(&columns, n_sampled)])
+}
+
+/// Negative signs of each row in its first `counted` columns, and of each column in every `row_step`th row.
+#[inline(always)]
+fn count_negative(
     source: &[u8],
-    matrix: Matrix,
+    width: usize,
+    row_len: usize,
     counted: usize,
     row_step: usize,
 ) -> (Vec<u32>, Vec<u32>) {
-    let negative = |element: &[u8; WIDTH]| element[WIDTH - 1] >> 7;
-    let (mut rows, mut columns) = (vec![0; matrix.n_rows], vec![0; matrix.row_len]);
-    for (row, bytes) in source.chunks_exact(matrix.row_len * WIDTH).enumerate() {
-        let elements = bytes.as_chunks::<WIDTH>().0;
-        // Sums of so few signs fit a byte, of which a register holds many.
-        let sum = |elements: &[[u8; WIDTH]]| elements.iter().map(negative).sum::<u8>();
-        rows[row] = elements[..counted].chunks(128).map(|few| u32::from(sum(few))).sum();
-        if row.is_multiple_of(row_step) {
-            columns
-                .iter_mut()
-                .zip(elements)
-                .for_each(|(column, element)| *column += u32::from(negative(element)));
+    // Sums of few signs fit a byte, of which a register holds many.
+    const FEW: usize = 128;
+    const BATCH: usize = 1 << 14;
+    let sum = |signs: &[u8]| u32::from(signs.iter().sum::<u8>());
+    let (mut rows, mut columns) = (Vec::with_capacity(source.len() / (width * row_len)), vec![0; row_len]);
+    let (mut few, mut n_few) = (vec![0u8; row_len], 0);
+    let mut flush = |few: &mut [u8]| {
+        columns.iter_mut().zip(&mut *few).for_each(|(column, few)| *column += u32::from(*few));
+        few.fill(0);
+    };
+    let batch_len = (BATCH / row_len).max(1) * row_len;
+    let mut signs = vec![0; batch_len];
+    for batch in source.chunks(batch_len * width) {
+        let signs = &mut signs[..batch.len() / width];
+        sign_plane(width, batch, signs);
+        for row in signs.chunks_exact(row_len) {
+            let is_sampled = rows.len().is_multiple_of(row_step);
+            rows.push(if row_len <= FEW && counted == row_len {
+                sum(row)
+            } else {
+                row[..counted].chunks(FEW).map(sum).sum()
+            });
+            if is_sampled {
+                few.iter_mut().zip(row).for_each(|(column, sign)| *column += sign);
+                n_few += 1;
+                if n_few == FEW {
+                    flush(&mut few);
+                    n_few = 0;
+                }
+            }
         }
     }
+    flush(&mut few);
     (rows, columns)
 }
 

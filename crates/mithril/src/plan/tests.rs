@@ -67,6 +67,11 @@ fn half_floats_with_equal_signs_are_coded_with_their_signs() {
     };
     assert_eq!(recipe(&of(0.0001)), (true, SymbolCoder::Rans8));
     assert_eq!(recipe(&of(0.02)), (false, SymbolCoder::Rans8Listed));
+    for source in [of(0.0001), of(0.02)] {
+        let [fast, balanced, max] = [Effort::Fast, Effort::Balanced, Effort::Max]
+            .map(|effort| frame_len(&source, Dtype::F16, effort, None));
+        assert!(balanced <= fast && max <= fast, "{fast}, {balanced} and {max}");
+    }
 }
 
 #[test]
@@ -196,6 +201,23 @@ fn frame_len(source: &[u8], dtype: Dtype, effort: Effort, shape: Option<[u64; 2]
     let frame = crate::compress(source, &options).unwrap();
     assert!(crate::decompress(&frame).unwrap() == source, "{dtype:?} {effort:?}");
     frame.len()
+}
+
+#[test]
+fn second_moments_have_no_sign_to_store() {
+    let squares = f32s(weights(100_000, 9).map(|w| w * w));
+    let mut nearly = squares.clone();
+    nearly[4 * 77_777 + 3] |= 0x80;
+    let n_signs = squares.len() / 32;
+    for source in [squares, nearly] {
+        let signed: Vec<u8> = source
+            .chunks_exact(4)
+            .enumerate()
+            .flat_map(|(i, e)| [e[0], e[1], e[2], e[3] ^ if i % 2 == 0 { 0x80 } else { 0 }])
+            .collect();
+        let [len, of_signed] = [&source, &signed].map(|s| frame_len(s, Dtype::F32, Effort::Fast, None));
+        assert!(len + n_signs * 9 / 10 < of_signed, "{len} and {of_signed}");
+    }
 }
 
 #[test]

@@ -11,6 +11,9 @@ const VECTORS: usize = TILE / VECTOR;
 /// Runs of bits that the rest of an element can have: at most three in each of four bytes, and a sign that stands apart.
 const MAX_RUNS: usize = 13;
 
+/// Tiles whose rest is fetched ahead.
+const AHEAD: usize = 4;
+
 /// Bits that stand next to each other both in a piece of the rest and in the element.
 #[derive(Clone, Copy)]
 struct BitRun {
@@ -44,8 +47,11 @@ fn bit_runs(split: &FieldSplit) -> impl Iterator<Item = BitRun> + use<> {
 }
 
 /// The runs of a split as the kernel takes them.
-struct Runs {
+#[derive(Debug, Clone)]
+pub(crate) struct Runs {
     n: usize,
+    /// Vectors of a tile's rest.
+    n_rests: usize,
     /// For each vector of elements, the vectors of a tile's rest that hold its bits.
     vectors: [[usize; MAX_RUNS]; VECTORS],
     /// How far those bits are from their places, in every element of a word.
@@ -55,14 +61,15 @@ struct Runs {
 }
 
 impl Runs {
-    fn new<const WIDTH: usize>(split: &FieldSplit) -> Self {
+    pub(super) fn new<const WIDTH: usize>(split: &FieldSplit) -> Self {
         let bits = 8 * WIDTH;
         let in_every_element = |value: u64| {
             let word = if WIDTH == 2 { value | value << 16 } else { value };
             u32::try_from(word & low_mask(32)).unwrap_or(0).cast_signed()
         };
         let (vectors, rotations) = ([[0; MAX_RUNS]; VECTORS], [[0; MAX_RUNS]; VECTORS]);
-        let mut runs = Self { n: 0, vectors, rotations, masks: [0; MAX_RUNS] };
+        let n_rests = split.rest_len(TILE) / VECTOR;
+        let mut runs = Self { n: 0, n_rests, vectors, rotations, masks: [0; MAX_RUNS] };
         for (at, run) in bit_runs(split).take(MAX_RUNS).enumerate() {
             for vector in 0..VECTORS {
                 let bits_before = vector * run.piece_width;
@@ -77,21 +84,44 @@ impl Runs {
     }
 }
 
-/// See `transform::fields::join_tiles`; whole tiles of floats of two or four bytes in natural order.
+/// See `transform::fields::Joiner::join`; whole tiles of floats of two or four bytes in natural order.
 #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512vbmi,avx512vbmi2,avx2,bmi1,bmi2,popcnt,lzcnt")]
 pub(super) fn join_float_wide<const WIDTH: usize>(
+    runs: &Runs,
     split: &FieldSplit,
     plane: &[u8],
+    signs: Option<&[u8]>,
     rest: &[u8],
     out: &mut [u8],
 ) {
-    let runs = Runs::new::<WIDTH>(split);
+    match signs {
+        Some(signs) => join_by::<WIDTH, true>(runs, split, plane, signs, rest, out),
+        None => join_by::<WIDTH, false>(runs, split, plane, &[], rest, out),
+    }
+}
+
+#[inline]
+#[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512vbmi,avx512vbmi2,avx2,bmi1,bmi2,popcnt,lzcnt")]
+fn join_by<const WIDTH: usize, const SIGNS: bool>(
+    runs: &Runs,
+    split: &FieldSplit,
+    plane: &[u8],
+    signs: &[u8],
+    rest: &[u8],
+    out: &mut [u8],
+) {
+    let n_rests = runs.n_rests;
     let (base, top_shift) = (i32::from(split.base), _mm_cvtsi32_si128(split.top_shift().cast_signed()));
-    let n_rests = split.rest_len(TILE) / VECTOR;
     let rests = rest.as_chunks::<VECTOR>().0;
     let planes = plane.as_chunks::<VECTOR>().0.as_chunks::<VECTORS>().0;
+    let signs = signs.as_chunks::<VECTOR>().0;
     let outs = out.as_chunks_mut::<64>().0.chunks_exact_mut(VECTORS * WIDTH / 2);
     for (tile, (planes, outs)) in planes.iter().zip(outs).enumerate() {
+        // The pieces of a tile lie apart, an order that hardware does not foresee.
+        let ahead = rest.as_ptr().wrapping_add((tile + AHEAD) * n_rests * VECTOR);
+        for line in (0..n_rests * VECTOR).step_by(64) {
+            _mm_prefetch::<_MM_HINT_T0>(ahead.wrapping_add(line).cast());
+        }
         let rests = &rests[tile * n_rests..][..n_rests];
         for (vector, outs) in outs.chunks_exact_mut(WIDTH / 2).enumerate() {
             let bits = runs.vectors[vector].iter().zip(&runs.rotations[vector]).zip(&runs.masks).take(runs.n);
@@ -104,9 +134,28 @@ pub(super) fn join_float_wide<const WIDTH: usize>(
                     // elements | placed & mask
                     elements = _mm512_ternarylogic_epi32::<0xf8>(elements, placed, _mm512_set1_epi32(mask));
                 }
+                if SIGNS {
+                    let sign = widen::<WIDTH>(load(&signs[tile * VECTORS + vector]), half);
+                    elements = _mm512_or_si512(elements, to_top::<WIDTH>(sign));
+                }
                 store_wide(out, elements);
             }
         }
+    }
+}
+
+/// As above, for bf16 with a rest of one byte, mantissa and sign: two bytes widened and put together.
+#[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512vbmi,avx512vbmi2,avx2,bmi1,bmi2,popcnt,lzcnt")]
+#[inline]
+pub(super) fn join_bf16_wide(plane: &[u8], rest: &[u8], out: &mut [u8]) {
+    let (planes, rests) = (plane.as_chunks::<VECTOR>().0, rest.as_chunks::<VECTOR>().0);
+    let places = _mm512_set1_epi16(0x807fu16.cast_signed());
+    for ((plane, rest), out) in planes.iter().zip(rests).zip(out.as_chunks_mut::<64>().0) {
+        let exponent = _mm512_slli_epi16::<7>(_mm512_cvtepu8_epi16(load(plane)));
+        let rest = _mm512_cvtepu8_epi16(load(rest));
+        // (rest | rest << 8) & places
+        let rest = _mm512_ternarylogic_epi32::<0xa8>(rest, _mm512_slli_epi16::<8>(rest), places);
+        store_wide(out, _mm512_or_si512(exponent, rest));
     }
 }
 
@@ -119,6 +168,13 @@ fn widen<const WIDTH: usize>(bytes: __m256i, half: usize) -> __m512i {
         (_, 0) => _mm512_cvtepu8_epi32(_mm256_castsi256_si128(bytes)),
         _ => _mm512_cvtepu8_epi32(_mm256_extracti128_si256::<1>(bytes)),
     }
+}
+
+/// The lowest bit of every element as its highest.
+#[inline]
+#[target_feature(enable = "avx512f,avx512bw")]
+fn to_top<const WIDTH: usize>(elements: __m512i) -> __m512i {
+    if WIDTH == 2 { _mm512_slli_epi16::<15>(elements) } else { _mm512_slli_epi32::<31>(elements) }
 }
 
 /// Rotates every element to the left.

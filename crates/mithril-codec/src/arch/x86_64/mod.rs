@@ -34,6 +34,7 @@ mod window;
 
 pub(crate) use scatter::Columns;
 use std::arch::x86_64::*;
+pub(crate) use tiles::JoinKernel;
 
 /// Proof that this CPU has AVX2 and the bit instructions that come with it.
 #[derive(Debug, Clone, Copy)]

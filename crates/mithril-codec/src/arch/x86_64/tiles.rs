@@ -2,11 +2,26 @@
 //! code compiled for AVX2 for everything else.
 
 use super::Avx2;
-use super::join_wide::join_float_wide;
+use super::join_wide::{Runs, join_bf16_wide, join_float_wide};
 use super::split::{is_whole, join_float, split_bf16, split_bytes, split_f16, split_f32, split_float};
-use crate::block::set_signs_portable;
+use crate::block::{QUAD, collect_signs_portable, spread_signs_portable};
 use crate::transform::fields::{FieldSplit, Order, TILE};
-use crate::transform::fields::{join_tiles_portable, split_tiles_portable};
+use crate::transform::fields::{
+    join_tiles_portable, set_signs_portable, split_tiles_portable, take_signs_portable,
+};
+
+/// How the tiles of a split are joined.
+#[derive(Debug, Clone)]
+pub(crate) enum JoinKernel {
+    /// Floats, by AVX-512.
+    Wide(Box<Runs>),
+    /// Floats of two bytes whose rest is one whole byte, by AVX-512.
+    WholeWide,
+    /// Floats.
+    Float,
+    /// The portable code.
+    Portable,
+}
 
 impl Avx2 {
     /// See `transform::fields::split_tiles`.
@@ -47,34 +62,100 @@ impl Avx2 {
         split_tiles_portable(split, tail, tail_plane, tail_rest);
     }
 
-    /// See `transform::fields::join_tiles`.
-    pub(crate) fn join_tiles(self, split: &FieldSplit, plane: &[u8], rest: &[u8], out: &mut [u8]) {
-        let width = usize::from(split.layout.width);
-        let full = out.len() / (width * TILE) * TILE;
-        let ((head, tail), (head_plane, tail_plane)) = (out.split_at_mut(full * width), plane.split_at(full));
-        let (head_rest, tail_rest) = rest.split_at(split.rest_len(full));
-        // Where nothing needs unpacking, AVX2 is faster: 5.0 instead of 4.5 GB/s of bf16 at `balanced`.
-        let wide = self.is_wide() && is_float(split) && split.order == Order::Natural && !is_whole(split);
+    /// How a split is joined.
+    pub(crate) fn join_of(self, split: &FieldSplit) -> JoinKernel {
+        let is_whole = is_whole(split);
         match split.layout.width {
-            // SAFETY: `wide` exists only when `detect` saw the features.
-            2 if wide => unsafe { join_float_wide::<2>(split, head_plane, head_rest, head) },
-            // SAFETY: as above.
-            4 if wide => unsafe { join_float_wide::<4>(split, head_plane, head_rest, head) },
-            // SAFETY: `self` exists only when `detect` saw the features.
-            2 if is_float(split) => unsafe { join_float::<2>(split, head_plane, head_rest, head) },
-            // SAFETY: as above.
-            4 if is_float(split) => unsafe { join_float::<4>(split, head_plane, head_rest, head) },
-            // SAFETY: as above.
-            _ => unsafe { join_any(split, head_plane, head_rest, head) },
+            2 | 4 if !is_float(split) => JoinKernel::Portable,
+            2 if self.is_wide() && is_whole && split.order == Order::Natural => JoinKernel::WholeWide,
+            // Where nothing needs unpacking, runs of bits are slower: 4.5 instead of 5.0 GB/s of bf16 at `balanced`.
+            2 if self.is_wide() && !is_whole && split.order == Order::Natural => {
+                JoinKernel::Wide(Box::new(Runs::new::<2>(split)))
+            }
+            4 if self.is_wide() && !is_whole && split.order == Order::Natural => {
+                JoinKernel::Wide(Box::new(Runs::new::<4>(split)))
+            }
+            2 | 4 => JoinKernel::Float,
+            _ => JoinKernel::Portable,
         }
-        join_tiles_portable(split, tail_plane, tail_rest, tail);
     }
 
-    /// See `block::signs::set`.
+    /// See `transform::fields::Joiner::join`. Joins whole tiles by the kernel of the split; returns how many elements are
+    /// done.
+    pub(crate) fn join_tiles(
+        self,
+        kernel: &JoinKernel,
+        split: &FieldSplit,
+        plane: &[u8],
+        signs: Option<&[u8]>,
+        rest: &[u8],
+        out: &mut [u8],
+    ) -> usize {
+        let width = usize::from(split.layout.width);
+        let full = out.len() / (width * TILE) * TILE;
+        let (plane, out) = (&plane[..full], &mut out[..full * width]);
+        match (kernel, split.layout.width) {
+            // SAFETY: `join_of` chose it where `detect` saw the features.
+            (JoinKernel::Wide(runs), 2) if self.is_wide() => unsafe {
+                join_float_wide::<2>(runs, split, plane, signs, rest, out);
+            },
+            // SAFETY: as above.
+            (JoinKernel::Wide(runs), _) if self.is_wide() => unsafe {
+                join_float_wide::<4>(runs, split, plane, signs, rest, out);
+            },
+            // SAFETY: as above.
+            (JoinKernel::WholeWide, _) if self.is_wide() => unsafe { join_bf16_wide(plane, rest, out) },
+            // SAFETY: `self` exists only when `detect` saw the features.
+            (JoinKernel::Float, 2) => unsafe { join_float::<2>(split, plane, rest, out) },
+            // SAFETY: as above.
+            (JoinKernel::Float, _) => unsafe { join_float::<4>(split, plane, rest, out) },
+            // SAFETY: as above.
+            _ => unsafe { join_any(split, plane, rest, out) },
+        }
+        if let Some(signs) = signs.filter(|_| !matches!(kernel, JoinKernel::Wide(_))) {
+            self.set_signs(&signs[..full], width, out);
+        }
+        full
+    }
+
+    /// See `transform::fields::sign_plane`.
+    pub(crate) fn take_signs(self, width: usize, elements: &[u8], signs: &mut [u8]) {
+        // SAFETY: `self` exists only when `detect` saw the features.
+        unsafe { take_signs(width, elements, signs) }
+    }
+
+    /// See `block::signs`.
+    pub(crate) fn spread_signs(self, quads: &[u8], signs: &mut [[u8; QUAD]]) {
+        // SAFETY: `self` exists only when `detect` saw the features.
+        unsafe { spread_signs(quads, signs) }
+    }
+
+    /// See `block::signs`.
+    pub(crate) fn collect_signs(self, signs: &[[u8; QUAD]], quads: &mut [u8]) {
+        // SAFETY: `self` exists only when `detect` saw the features.
+        unsafe { collect_signs(signs, quads) }
+    }
+
+    /// See `transform::fields::set_signs`.
     pub(crate) fn set_signs(self, signs: &[u8], width: usize, elements: &mut [u8]) {
         // SAFETY: `self` exists only when `detect` saw the features.
         unsafe { set_signs(signs, width, elements) }
     }
+}
+
+#[target_feature(enable = "avx2,bmi1,bmi2,popcnt,lzcnt")]
+fn take_signs(width: usize, elements: &[u8], signs: &mut [u8]) {
+    take_signs_portable(width, elements, signs);
+}
+
+#[target_feature(enable = "avx2,bmi1,bmi2,popcnt,lzcnt")]
+fn spread_signs(quads: &[u8], signs: &mut [[u8; QUAD]]) {
+    spread_signs_portable(quads, signs);
+}
+
+#[target_feature(enable = "avx2,bmi1,bmi2,popcnt,lzcnt")]
+fn collect_signs(signs: &[[u8; QUAD]], quads: &mut [u8]) {
+    collect_signs_portable(signs, quads);
 }
 
 #[target_feature(enable = "avx2,bmi1,bmi2,popcnt,lzcnt")]

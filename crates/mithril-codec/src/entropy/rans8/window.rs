@@ -35,6 +35,12 @@ impl Window {
         Self::from_counts(offset, count_window(plane, offset))
     }
 
+    /// The window for a plane of values, all of which are counted.
+    pub(crate) fn choose_exactly(plane: &[u8]) -> Self {
+        let offset = first_of_best_sixteen(&sample_histogram(plane, RUNS));
+        Self::from_counts(offset, count_all(plane, offset))
+    }
+
     /// How often each of the values 0 to 15 occurs in a sample of a plane.
     pub(super) fn count_nibbles(plane: &[u8]) -> [u32; 16] {
         count_window(plane, 0)
@@ -42,14 +48,7 @@ impl Window {
 
     /// The window of values that all fit in sixteen symbols from zero, counted exactly.
     pub(crate) fn of_nibbles(plane: &[u8]) -> Self {
-        let mut counts = [0; 16];
-        let whole = plane.len() / COUNTED * COUNTED;
-        match crate::arch::avx2() {
-            Some(avx2) => avx2.count_all(&plane[..whole], 0, &mut counts),
-            None => count_exactly(&plane[..whole], 0, &mut counts),
-        }
-        count_exactly(&plane[whole..], 0, &mut counts);
-        Self { offset: 0, frequencies: Frequencies::from_counts(&counts) }
+        Self { offset: 0, frequencies: Frequencies::from_counts(&count_all(plane, 0)) }
     }
 
     /// A window from counts of its sixteen values, where rare ones become escapes.
@@ -202,6 +201,18 @@ fn count_window(plane: &[u8], offset: u8) -> [u32; 16] {
             None => count_sampled(plane, offset, &mut counts),
         }
     }
+    counts
+}
+
+/// Counts of the values of a window.
+fn count_all(plane: &[u8], offset: u8) -> [u32; 16] {
+    let mut counts = [0; 16];
+    let whole = plane.len() / COUNTED * COUNTED;
+    match crate::arch::avx2() {
+        Some(avx2) => avx2.count_all(&plane[..whole], offset, &mut counts),
+        None => count_exactly(&plane[..whole], offset, &mut counts),
+    }
+    count_exactly(&plane[whole..], offset, &mut counts);
     counts
 }
 

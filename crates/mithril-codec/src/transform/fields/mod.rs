@@ -11,12 +11,17 @@
 //! Exact layout: `docs/format/frame.md`, "Bit fields".
 
 mod finish;
+mod signs;
 mod tiles;
 
 pub(crate) use finish::Finish;
-pub(crate) use tiles::{join_tiles, split_tiles};
+pub(crate) use signs::{set_signs, take_signs_portable};
+pub(crate) use tiles::{Joiner, join_tiles, split_tiles};
 #[cfg(all(target_arch = "x86_64", not(feature = "scalar-only")))]
-pub(crate) use tiles::{join_tiles_portable, split_tiles_portable};
+pub(crate) use {
+    signs::set_signs_portable,
+    tiles::{join_tiles_portable, split_tiles_portable},
+};
 
 use crate::CodecError;
 
@@ -208,6 +213,14 @@ pub fn top_plane(split: &FieldSplit, source: &[u8], plane: &mut [u8], rest: &mut
     rest.resize(split.rest_len(CHUNK), 0);
     for (source, plane) in source.chunks(CHUNK * width).zip(plane.chunks_mut(CHUNK)) {
         split_tiles(split, source, plane, &mut rest[..split.rest_len(plane.len())]);
+    }
+}
+
+/// The signs alone: for every element of `width` bytes its highest bit, in a byte each.
+pub fn sign_plane(width: usize, source: &[u8], signs: &mut [u8]) {
+    match crate::arch::avx2() {
+        Some(avx2) => avx2.take_signs(width, source, signs),
+        None => take_signs_portable(width, source, signs),
     }
 }
 

@@ -3,7 +3,8 @@
 
 #![expect(clippy::cast_possible_truncation, reason = "fields are cut out of words by casts, on purpose")]
 
-use super::{FieldSplit, Order, TILE, VECTOR, byte_order, low_mask, piece_len, pieces};
+use super::{FieldSplit, Order, TILE, VECTOR, byte_order, low_mask, piece_len, pieces, set_signs};
+use crate::arch::{Avx2, JoinKernel};
 
 /// Splits `source` into one plane byte per element and the rest. `plane` has one byte per element, padded to
 /// whole vectors; `rest` has `rest_len` bytes.
@@ -17,10 +18,40 @@ pub(crate) fn split_tiles(split: &FieldSplit, source: &[u8], plane: &mut [u8], r
 
 /// Joins plane and rest to elements.
 pub(crate) fn join_tiles(split: &FieldSplit, plane: &[u8], rest: &[u8], out: &mut [u8]) {
-    if let Some(avx2) = crate::arch::avx2() {
-        avx2.join_tiles(split, plane, rest, out);
-    } else {
-        join_tiles_portable(split, plane, rest, out);
+    Joiner::new(split).join(plane, None, rest, out);
+}
+
+/// Joins the pieces of a block: what its kernel needs is made once.
+pub(crate) struct Joiner<'a> {
+    split: &'a FieldSplit,
+    /// Bytes of the rest of a tile.
+    tile_len: usize,
+    kernel: Option<(Avx2, JoinKernel)>,
+}
+
+impl<'a> Joiner<'a> {
+    pub(crate) fn new(split: &'a FieldSplit) -> Self {
+        let kernel = crate::arch::avx2().map(|avx2| (avx2, avx2.join_of(split)));
+        Self { split, tile_len: split.rest_len(TILE), kernel }
+    }
+
+    /// Bytes of the rest of `n` elements.
+    pub(crate) fn rest_len(&self, n: usize) -> usize {
+        n / TILE * self.tile_len + if n.is_multiple_of(TILE) { 0 } else { self.split.rest_len(n % TILE) }
+    }
+
+    /// Joins plane, rest and, where they are apart, signs to elements.
+    pub(crate) fn join(&self, plane: &[u8], signs: Option<&[u8]>, rest: &[u8], out: &mut [u8]) {
+        let done = match &self.kernel {
+            Some((avx2, kernel)) => avx2.join_tiles(kernel, self.split, plane, signs, rest, out),
+            None => 0,
+        };
+        let width = usize::from(self.split.layout.width);
+        let (plane, rest, out) = (&plane[done..], &rest[self.rest_len(done)..], &mut out[done * width..]);
+        join_tiles_portable(self.split, plane, rest, out);
+        if let Some(signs) = signs {
+            set_signs(&signs[done..], width, out);
+        }
     }
 }
 
@@ -218,6 +249,7 @@ fn unpack_shared<const SHARED: usize>(piece: &[u8], shift: u32, bytes: &mut [u8;
 #[cfg(test)]
 mod tests {
     use super::super::Layout;
+    use super::super::signs::set_signs_portable;
     use super::*;
     use crate::arch::{Kernels, with_kernels};
 
@@ -307,6 +339,19 @@ mod tests {
         for kernels in [Kernels::All, Kernels::Avx2, Kernels::None] {
             assert_eq!(join(kernels, &plane, &rest), bytes, "{kernels:?} {split:?} n {n}");
             assert_eq!(join(kernels, &any_plane, &any_rest), any, "{kernels:?} {split:?} n {n}");
+        }
+        if split.layout.sign && !split.raw_sign {
+            let mut signs = noise(n, 5 + n as u64);
+            signs.iter_mut().for_each(|sign| *sign &= 1);
+            let mut signed = any;
+            set_signs_portable(&signs, split.width() as usize, &mut signed);
+            for kernels in [Kernels::All, Kernels::Avx2, Kernels::None] {
+                let mut joined = vec![1; bytes.len()];
+                with_kernels(kernels, || {
+                    Joiner::new(split).join(&any_plane, Some(&signs), &any_rest, &mut joined);
+                });
+                assert_eq!(joined, signed, "{kernels:?} {split:?} n {n}");
+            }
         }
     }
 
