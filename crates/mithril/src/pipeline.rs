@@ -3,6 +3,7 @@
 //! Blocks are independent. On save, threads take blocks in order, code them apart, and hand them in in order, so
 //! that the bytes do not depend on the number of threads. On load, every block has its place in the output.
 
+pub(crate) mod ahead;
 pub(crate) mod buffers;
 pub(crate) mod ordered;
 pub(crate) mod tasks;
@@ -72,6 +73,26 @@ pub(crate) fn with_scratch<T>(work: impl FnOnce(&mut Scratch) -> T) -> T {
     }
     SCRATCH.with(|scratch| work(&mut scratch.borrow_mut()))
 }
+
+/// Runs with a buffer of this length that this thread keeps between calls. What it holds is what its last user left.
+pub(crate) fn with_spare<T>(len: usize, work: impl FnOnce(&mut [u8]) -> T) -> T {
+    thread_local! {
+        static SPARE: std::cell::Cell<Vec<u8>> = const { std::cell::Cell::new(Vec::new()) };
+    }
+    // Whoever needs one meanwhile makes his own.
+    let mut spare = SPARE.take();
+    if spare.len() < len {
+        spare.resize(len, 0);
+    }
+    let result = work(&mut spare[..len]);
+    if spare.len() <= MAX_SPARE_LEN {
+        SPARE.set(spare);
+    }
+    result
+}
+
+/// Longer buffers are not kept.
+const MAX_SPARE_LEN: usize = 4 << 20;
 
 /// Encodes single blocks.
 struct BlockEncoder<'a> {

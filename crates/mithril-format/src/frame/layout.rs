@@ -2,6 +2,7 @@
 
 use super::{BlockHeader, FrameHeader, Trailer};
 use crate::{FormatError, ReadAt, ReadError};
+use std::borrow::Cow;
 use std::ops::Range;
 
 /// Bytes read from each end at first: more than header and trailer of all but the largest frames take.
@@ -25,7 +26,13 @@ impl FrameLayout {
     /// When the source cannot be read, or those bytes are not exactly one frame.
     pub fn read(source: &(impl ReadAt + ?Sized), range: Range<u64>) -> Result<Self, ReadError> {
         let frame_len = range.end - range.start;
-        let piece = |at: Range<u64>| source.read_range(range.start + at.start..range.start + at.end);
+        let piece = |at: Range<u64>| {
+            let at = range.start + at.start..range.start + at.end;
+            match source.slice(at.clone()) {
+                Some(bytes) => Ok(Cow::Borrowed(bytes)),
+                None => source.read_range(at).map(Cow::Owned),
+            }
+        };
         let mut front = piece(0..frame_len.min(END_LEN))?;
         let in_front = |error: FormatError| error.within(range.start);
         let header_len = FrameHeader::len(&front).map_err(in_front)?.unwrap_or(front.len());

@@ -167,13 +167,13 @@ pub fn decode_checked(
     out: &mut [u8],
     scratch: &mut Scratch,
 ) -> Result<(), FormatError> {
+    if !header.checksums {
+        return decode_unchecked(header, block, data, block_idx, offset, base, out, scratch);
+    }
     let base = base.filter(|_| header.base.is_some());
     let first_byte = block_idx * u64::from(header.block_len);
     let refused = |source: CodecError| FormatError::Block { block_idx, offset, source };
     let len = block.coded_len as usize;
-    if !header.checksums {
-        return decode_block(data, len, &header.shared, first_byte, base, out, scratch).map_err(refused);
-    }
     let sum = decode_block_and_sum(data, len, &header.shared, first_byte, base, out, scratch);
     let (actual, expected) = (sum.map_err(refused)?, block.checksum);
     if actual == expected {
@@ -181,4 +181,26 @@ pub fn decode_checked(
     } else {
         Err(FormatError::BlockChecksum { block_idx, offset, expected, actual })
     }
+}
+
+/// As [`decode_checked`], without its checksum: for blocks of which others are made whose checksums are verified.
+///
+/// # Errors
+/// When the block is damaged, as far as that shows.
+#[expect(clippy::too_many_arguments, reason = "a block, where it stands, and where it goes")]
+pub fn decode_unchecked(
+    header: &FrameHeader,
+    block: &BlockHeader,
+    data: &[u8],
+    block_idx: u64,
+    offset: u64,
+    base: Option<&[u8]>,
+    out: &mut [u8],
+    scratch: &mut Scratch,
+) -> Result<(), FormatError> {
+    let base = base.filter(|_| header.base.is_some());
+    let first_byte = block_idx * u64::from(header.block_len);
+    let refused = |source: CodecError| FormatError::Block { block_idx, offset, source };
+    let len = block.coded_len as usize;
+    decode_block(data, len, &header.shared, first_byte, base, out, scratch).map_err(refused)
 }

@@ -5,6 +5,7 @@ use super::manifest::{DataObject, StoredTensor};
 use super::{CheckpointError, CompressorConfig, Manifest};
 use crate::container::{Bases, Content, Entry, EntryKind, Model, Reader};
 use crate::pack::{DeltaBudget, Expected, ExpectedSize};
+use crate::pipeline::tasks;
 use crate::storage::{StorageBackend, StorageErrorKind};
 use mithril_format::ReadAt;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
@@ -17,12 +18,18 @@ pub(super) struct Chain {
     pub(super) bases: Bases,
 }
 
+type Opened = Result<Reader<Box<dyn ReadAt>>, CheckpointError>;
+
+/// Objects that are opened at a time: each takes a request or two, which mostly wait.
+const N_OPENING: usize = 8;
+
 impl Chain {
     /// Opens all objects of a checkpoint; each is compared with the digest in the manifest before anything is read.
     pub(super) fn open(storage: &dyn StorageBackend, manifest: &Manifest) -> Result<Self, CheckpointError> {
-        let bases = open_needed(storage, manifest)?;
-        let own = manifest.own().iter().map(|object| open_object(storage, manifest, object));
-        Ok(Self { own: own.collect::<Result<_, _>>()?, bases })
+        let mut opened = open_all(storage, manifest).into_iter();
+        let own: Vec<Opened> = opened.by_ref().take(manifest.own().len()).collect();
+        let bases = needed_bases(manifest, opened)?;
+        Ok(Self { own: own.into_iter().collect::<Result<_, _>>()?, bases })
     }
 
     /// A checkpoint as models that a new one is stored against.
@@ -30,45 +37,45 @@ impl Chain {
         storage: &dyn StorageBackend,
         manifest: &Manifest,
     ) -> Result<Bases, CheckpointError> {
-        let needed = open_needed(storage, manifest)?;
-        let models = manifest.own().iter().map(|object| open_model(storage, manifest, object, &needed));
+        let mut opened = open_all(storage, manifest).into_iter();
+        let own: Vec<Opened> = opened.by_ref().take(manifest.own().len()).collect();
+        let needed = needed_bases(manifest, opened)?;
+        let models = manifest.own().iter().zip(own).map(|(object, reader)| {
+            Ok::<_, CheckpointError>(Model::packed(object.key.clone(), reader?, needed.clone()))
+        });
         Ok(Bases::new(models.collect::<Result<Vec<_>, _>>()?))
     }
 }
 
+/// Opens all objects of a checkpoint, own ones first, several at a time.
+fn open_all(storage: &dyn StorageBackend, manifest: &Manifest) -> Vec<Opened> {
+    tasks::map(&manifest.objects, N_OPENING, |object| open_object(storage, manifest, object))
+}
+
 /// The objects of earlier saves, from old to new: tensors are found in the oldest that has them, which holds their
 /// bytes and not only their digest.
-fn open_needed(storage: &dyn StorageBackend, manifest: &Manifest) -> Result<Bases, CheckpointError> {
+fn needed_bases(manifest: &Manifest, opened: impl Iterator<Item = Opened>) -> Result<Bases, CheckpointError> {
     let mut bases = Bases::none();
-    for object in manifest.needed() {
-        let model = open_model(storage, manifest, object, &bases)?;
+    for (object, reader) in manifest.needed().iter().zip(opened) {
+        let model = Model::packed(object.key.clone(), reader?, bases.clone());
         bases = bases.and(&Bases::new([model]));
     }
     Ok(bases)
 }
 
-fn open_model(
-    storage: &dyn StorageBackend,
-    manifest: &Manifest,
-    object: &DataObject,
-    bases: &Bases,
-) -> Result<Model, CheckpointError> {
-    let source = open_source(storage, manifest, object)?;
-    let model = Model::open(&object.key, source, bases.clone()).map_err(about(&manifest.key))?;
-    let actual = model.container().map(|reader| reader.directory().digest());
-    check_digest(manifest, object, actual)?;
-    Ok(model)
-}
-
-fn open_object(
-    storage: &dyn StorageBackend,
-    manifest: &Manifest,
-    object: &DataObject,
-) -> Result<Reader<Box<dyn ReadAt>>, CheckpointError> {
+fn open_object(storage: &dyn StorageBackend, manifest: &Manifest, object: &DataObject) -> Opened {
     let source = open_source(storage, manifest, object)?;
     let reader = Reader::open(source).map_err(about(&manifest.key))?;
-    check_digest(manifest, object, Some(reader.directory().digest()))?;
-    Ok(reader)
+    let actual = reader.directory().digest();
+    if actual == object.container {
+        return Ok(reader);
+    }
+    Err(CheckpointError::BaseMismatch {
+        needed_by: manifest.key.clone(),
+        object: object.object.clone(),
+        expected: object.container,
+        actual,
+    })
 }
 
 fn open_source(
@@ -85,23 +92,6 @@ fn open_source(
         },
         _ => error.into(),
     })
-}
-
-fn check_digest(
-    manifest: &Manifest,
-    object: &DataObject,
-    actual: Option<mithril_format::Digest>,
-) -> Result<(), CheckpointError> {
-    match actual {
-        Some(actual) if actual == object.container => Ok(()),
-        Some(actual) => Err(CheckpointError::BaseMismatch {
-            needed_by: manifest.key.clone(),
-            object: object.object.clone(),
-            expected: object.container,
-            actual,
-        }),
-        None => Err(CheckpointError::InvalidFormat { what: format!("`{}` is no container", object.object) }),
-    }
 }
 
 /// The tensors whose deltas can only be judged by a sample: nothing is known of earlier ones.

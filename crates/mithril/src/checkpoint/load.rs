@@ -3,9 +3,11 @@
 use super::blocking::CheckpointCompressor;
 use super::chain::Chain;
 use super::error::about;
+use super::save::KEPT_LEN;
 use super::{Checkpoint, CheckpointError, Manifest, TensorData};
-use crate::container::{Entry, Reader, read_many};
+use crate::container::{Content, Entry, Follower, Reader, Wanted, read_many};
 use crate::pack::{Progress, unpack};
+use crate::pipeline::ahead::Ahead;
 use crate::{Dtype, Error};
 use bytes::BytesMut;
 use mithril_format::ReadAt;
@@ -32,21 +34,32 @@ impl CheckpointCompressor {
     /// As [`CheckpointCompressor::load`].
     pub fn load_with(&self, key: &str, progress: Progress<'_>) -> Result<Checkpoint, CheckpointError> {
         self.with_chain(key, |manifest, chain| {
-            let tensors = || chain.own.iter().flat_map(numbered_tensors);
-            let wanted = tensors().map(|(reader, entry_idx, entry)| {
-                let tensor = reader.open_tensor(entry_idx, &chain.bases)?;
-                let len = tensor.checked_len().map_err(|error| error.in_tensor(&entry.name))?;
-                Ok((tensor, entry.name.as_str(), BytesMut::zeroed(len)))
-            });
+            let tensors = || chain.own.iter().enumerate().flat_map(numbered_tensors);
             let mut pieces: Vec<BytesMut> = tensors().map(|_| BytesMut::new()).collect();
+            let (order, ahead) = self.plan(chain, tensors().map(|(place, _)| place).collect());
+            let wanted = order.iter().map(|leader| {
+                let (own_idx, entry_idx) = leader.place;
+                let reader = &chain.own[own_idx];
+                let tensor = reader.open_ahead(entry_idx, &chain.bases, &ahead)?;
+                let name = reader.entries()[entry_idx].name.as_str();
+                let len = tensor.checked_len().map_err(|error| error.in_tensor(name))?;
+                let followers = leader.followers.iter().map(|&(tensor_idx, rounded_to)| {
+                    let len = if rounded_to.is_some() { len / 2 } else { len };
+                    Follower { rounded_to, place: (tensor_idx, BytesMut::zeroed(len)) }
+                });
+                let followers = followers.collect();
+                Ok(Wanted { tensor, name, place: (leader.tensor_idx, BytesMut::zeroed(len)), followers })
+            });
             let take = |tensor_idx: usize, piece: BytesMut| {
                 progress(piece.len() as u64);
                 pieces[tensor_idx].unsplit(piece);
             };
-            read_many(wanted, manifest.raw_len, self.config.threads, take).map_err(about(key))?;
+            let read = read_many(&ahead, wanted, manifest.raw_len, self.config.threads, take);
+            self.store.buffers.keep(KEPT_LEN);
+            read.map_err(about(key))?;
             let mut checkpoint = Checkpoint::new().with_step(manifest.step);
             checkpoint.metadata = manifest.metadata.clone();
-            for ((_, _, entry), bytes) in tensors().zip(pieces) {
+            for ((_, entry), bytes) in tensors().zip(pieces) {
                 let tensor = TensorData::new(bytes.freeze(), entry.shape.clone(), entry.dtype);
                 checkpoint.tensors.insert(entry.name.clone(), tensor);
             }
@@ -88,14 +101,24 @@ impl CheckpointCompressor {
                 found.push(place);
             }
             let raw_len = buffers.iter().map(|(_, buffer)| buffer.len() as u64).sum();
-            let mut places: Vec<_> = found.into_iter().zip(buffers.iter_mut()).collect();
-            // As they lie in the containers, which are then read from front to back.
-            places.sort_by_key(|(place, _)| *place);
-            let wanted = places.into_iter().map(|((own_idx, entry_idx), (name, buffer))| {
-                let tensor = chain.own[own_idx].open_tensor(entry_idx, &chain.bases)?;
-                Ok((tensor, *name, &mut **buffer))
+            let (order, ahead) = self.plan(chain, found);
+            let mut places: Vec<_> =
+                buffers.iter_mut().map(|(name, buffer)| Some((*name, &mut **buffer))).collect();
+            let wanted = order.iter().map(|leader| {
+                let (own_idx, entry_idx) = leader.place;
+                let tensor = chain.own[own_idx].open_ahead(entry_idx, &chain.bases, &ahead)?;
+                let mut place = |tensor_idx: usize| places[tensor_idx].take().expect("every buffer once");
+                let followers = leader.followers.iter().map(|&(tensor_idx, rounded_to)| Follower {
+                    rounded_to,
+                    place: (tensor_idx, place(tensor_idx).1),
+                });
+                let followers = followers.collect();
+                let (name, buffer) = place(leader.tensor_idx);
+                Ok(Wanted { tensor, name, place: (leader.tensor_idx, buffer), followers })
             });
-            read_many(wanted, raw_len, self.config.threads, |_, _| ()).map_err(about(key))
+            let read = read_many(&ahead, wanted, raw_len, self.config.threads, |_, _| ());
+            self.store.buffers.keep(KEPT_LEN);
+            read.map_err(about(key))
         })
     }
 
@@ -163,6 +186,20 @@ impl CheckpointCompressor {
         })
     }
 
+    /// Plans to read the tensors at these places: in which order, and what is fetched ahead.
+    fn plan<'a>(&self, chain: &'a Chain, places: Vec<(usize, usize)>) -> (Vec<Leader>, Ahead<'a>) {
+        let order = leaders(chain, places);
+        let frames = order.iter().map(|leader| {
+            let (own_idx, entry_idx) = leader.place;
+            let mut frames = Vec::new();
+            // What is missing is found again, and reported, when the tensor is opened.
+            let _ = chain.own[own_idx].list_frames(entry_idx, &chain.bases, &mut frames);
+            frames
+        });
+        let ahead = Ahead::new(&self.store.buffers, frames.collect());
+        (order, ahead)
+    }
+
     /// Does something with an open checkpoint. Another process may replace or delete it at the same time: then it is
     /// opened again, or it is not there.
     pub(super) fn with_chain<T>(
@@ -190,10 +227,55 @@ impl CheckpointCompressor {
 
 type OwnReader = Reader<Box<dyn ReadAt>>;
 
-/// The tensors of a container with their numbers.
-fn numbered_tensors(reader: &OwnReader) -> impl Iterator<Item = (&OwnReader, usize, &Entry)> {
+/// A tensor that is decoded, and those that follow from it.
+struct Leader {
+    /// Its container and its entry there.
+    place: (usize, usize),
+    /// Its number among those that are read.
+    tensor_idx: usize,
+    /// Numbers of others, and what its elements are rounded to for them.
+    followers: Vec<(usize, Option<Dtype>)>,
+}
+
+/// The tensors at some places in the order in which they are read: as they lie in their containers, which are then read from
+/// front to back. Those that follow from another one that is read come with it.
+fn leaders(chain: &Chain, places: Vec<(usize, usize)>) -> Vec<Leader> {
+    let mut numbered: Vec<_> = places.into_iter().enumerate().collect();
+    numbered.sort_by_key(|(_, place)| *place);
+    let content = |(own_idx, entry_idx): (usize, usize)| &chain.own[own_idx].entries()[entry_idx];
+    let is_link = |place| matches!(content(place).content, Content::Ref { .. } | Content::Derived { .. });
+    let mut order: Vec<Leader> = Vec::with_capacity(numbered.len());
+    for &(tensor_idx, place) in numbered.iter().filter(|(_, place)| !is_link(*place)) {
+        // The same tensor may be asked for twice.
+        match order.last_mut().filter(|leader| leader.place == place) {
+            Some(leader) => leader.followers.push((tensor_idx, None)),
+            None => order.push(Leader { place, tensor_idx, followers: Vec::new() }),
+        }
+    }
+    let mut alone = Vec::new();
+    for (tensor_idx, place) in numbered.into_iter().filter(|(_, place)| is_link(*place)) {
+        let entry = content(place);
+        let (target, rounded_to) = match entry.content {
+            Content::Derived { entry_idx, .. } => (entry_idx, Some(entry.dtype)),
+            Content::Ref { entry_idx } => (entry_idx, None),
+            _ => continue,
+        };
+        match order.binary_search_by_key(&(place.0, target), |leader| leader.place) {
+            Ok(at) => order[at].followers.push((tensor_idx, rounded_to)),
+            Err(_) => alone.push(Leader { place, tensor_idx, followers: Vec::new() }),
+        }
+    }
+    order.extend(alone);
+    order.sort_by_key(|leader| leader.place);
+    order
+}
+
+/// The tensors of a container with their places.
+fn numbered_tensors(
+    (own_idx, reader): (usize, &OwnReader),
+) -> impl Iterator<Item = ((usize, usize), &Entry)> {
     let entries = reader.entries().iter().enumerate().filter(|(_, entry)| !entry.glue);
-    entries.map(move |(entry_idx, entry)| (reader, entry_idx, entry))
+    entries.map(move |(entry_idx, entry)| ((own_idx, entry_idx), entry))
 }
 
 /// The container of a checkpoint and the entry that hold the tensor of a name.

@@ -17,8 +17,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};
 use std::time::Instant;
 
-/// Bytes of buffers that stay for the next save.
-const KEPT_LEN: usize = 32 << 20;
+/// Bytes of buffers that stay for the next save or load.
+pub(super) const KEPT_LEN: usize = 32 << 20;
 
 /// A file or a checkpoint that is saved.
 pub(super) struct SourceFile<'a> {

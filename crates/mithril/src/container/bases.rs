@@ -1,5 +1,6 @@
 //! The models that tensors may be based on, found by digest.
 
+use super::frame_source::Fetch;
 use super::{Model, OpenTensor};
 use crate::Error;
 use mithril_format::Digest;
@@ -45,6 +46,23 @@ impl Bases {
 
     /// Opens the tensor whose raw bytes have this digest: one that has the name, else any of the same length.
     pub(crate) fn open(&self, digest: Digest, name: &str, raw_len: u64) -> Result<OpenTensor<'_>, Error> {
+        self.open_with(digest, name, raw_len, Fetch::WholeIfSmall)
+    }
+
+    /// As [`Bases::open`], fetched as it is said.
+    pub(super) fn open_with<'a>(
+        &'a self,
+        digest: Digest,
+        name: &str,
+        raw_len: u64,
+        fetch: Fetch<'a>,
+    ) -> Result<OpenTensor<'a>, Error> {
+        let (model, tensor_idx) = self.find(digest, name, raw_len)?;
+        model.open_with(tensor_idx, fetch)
+    }
+
+    /// Finds the tensor whose raw bytes have this digest.
+    pub(super) fn find(&self, digest: Digest, name: &str, raw_len: u64) -> Result<(&Model, usize), Error> {
         let fits = |model: &Model, idx: usize| model.tensors()[idx].raw_len == raw_len;
         let named = self.models.iter().filter_map(|model| {
             let idx = model.find(name).filter(|&idx| fits(model, idx))?;
@@ -53,13 +71,13 @@ impl Bases {
         let named: Vec<_> = named.collect();
         for &(model, idx) in &named {
             if model.digest(idx)? == digest {
-                return model.open_tensor(idx);
+                return Ok((model, idx));
             }
         }
         for model in &self.models {
             for idx in (0..model.tensors().len()).filter(|&idx| fits(model, idx)) {
                 if model.digest(idx)? == digest {
-                    return model.open_tensor(idx);
+                    return Ok((model, idx));
                 }
             }
         }

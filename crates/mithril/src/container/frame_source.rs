@@ -1,16 +1,15 @@
 //! A frame inside a larger source, of which any range of raw bytes is decoded alone.
 
 use super::OpenTensor;
+use crate::pipeline::ahead::{Ahead, Fetched as FetchedRun, FramePlace, Parts, Taken, WHOLE_LEN};
 use crate::{Error, pipeline};
 use mithril_codec::block::Scratch;
 use mithril_format::container::StoredFrame;
-use mithril_format::frame::{FrameLayout, decode_checked};
+use mithril_format::frame::{FrameLayout, decode_checked, decode_unchecked};
 use mithril_format::{Fetched, FormatError, ReadAt};
 use std::borrow::Cow;
 use std::ops::Range;
-
-/// Frames up to this length are fetched whole: one request instead of three.
-const WHOLE_LEN: u64 = 4 << 20;
+use std::sync::Arc;
 
 /// Raw bytes that are decoded at a time.
 const BATCH_LEN: u64 = 4 << 20;
@@ -26,15 +25,31 @@ enum Source<'a> {
     Remote(&'a dyn ReadAt),
     /// All bytes of the frame are here.
     Fetched(Fetched),
+    /// They are here with those of others.
+    Ahead(Arc<FetchedRun>),
+    /// They come part by part.
+    Parts(Parts<'a>),
 }
 
 /// What opening a frame reads.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Fetch {
+#[derive(Clone, Copy)]
+pub(super) enum Fetch<'a> {
     /// All of a small frame, both ends of a large one.
     WholeIfSmall,
     /// Both ends.
     Ends,
+    /// What is fetched by a plan; all else as `WholeIfSmall`.
+    Ahead(&'a Ahead<'a>),
+}
+
+impl Fetch<'_> {
+    /// How the frames are fetched that a frame needs besides itself.
+    pub(super) fn of_others(self) -> Self {
+        match self {
+            Self::Ends => Self::WholeIfSmall,
+            fetch => fetch,
+        }
+    }
 }
 
 /// Some blocks of a frame that are read and decoded together.
@@ -50,15 +65,36 @@ pub(crate) struct Batch {
 
 impl<'a> FrameSource<'a> {
     /// Opens the frame at this place of a source.
-    pub(super) fn open(source: &'a dyn ReadAt, frame: StoredFrame, fetch: Fetch) -> Result<Self, Error> {
+    pub(super) fn open(source: &'a dyn ReadAt, frame: StoredFrame, fetch: Fetch<'a>) -> Result<Self, Error> {
         let range = frame.offset..frame.end();
-        if fetch == Fetch::WholeIfSmall && frame.len <= WHOLE_LEN && source.slice(range.clone()).is_none() {
+        if let Fetch::Ahead(ahead) = fetch
+            && let Some(taken) = ahead.take(&FramePlace { source, range: range.clone() })
+        {
+            return Self::open_taken(taken.map_err(Error::reading)?, range);
+        }
+        let is_whole = !matches!(fetch, Fetch::Ends);
+        if is_whole && frame.len <= WHOLE_LEN && source.slice(range.clone()).is_none() {
             let fetched = Fetched::new(source, range.clone()).map_err(Error::reading)?;
             let layout = FrameLayout::read(&fetched, range)?;
             return Ok(Self { source: Source::Fetched(fetched), layout });
         }
         let layout = FrameLayout::read(source, range)?;
         Ok(Self { source: Source::Remote(source), layout })
+    }
+
+    /// Opens a frame that was fetched by a plan.
+    fn open_taken(taken: Taken<'a>, range: Range<u64>) -> Result<Self, Error> {
+        Ok(match taken {
+            Taken::Whole(run) => {
+                let layout = FrameLayout::read(&*run, range)?;
+                Self { source: Source::Ahead(run), layout }
+            }
+            Taken::Parts(parts) => {
+                let layout = FrameLayout::read(&parts.ends(), range)?;
+                parts.only_blocks(layout.bytes_of(0..layout.n_blocks()));
+                Self { source: Source::Parts(parts), layout }
+            }
+        })
     }
 
     pub(super) fn layout(&self) -> &FrameLayout {
@@ -69,6 +105,8 @@ impl<'a> FrameSource<'a> {
         match &self.source {
             Source::Remote(source) => *source,
             Source::Fetched(bytes) => bytes,
+            Source::Ahead(run) => &**run,
+            Source::Parts(parts) => parts,
         }
     }
 
@@ -165,6 +203,34 @@ impl<'a> FrameSource<'a> {
         };
         let block_len = self.layout.header().block_len as usize;
         Ok(pipeline::decode_each(first, block_len, out, threads, decode)?)
+    }
+
+    /// Decodes a range of raw bytes that starts and ends between blocks, given those of the base. Blocks of which others are
+    /// made need not be verified.
+    pub(super) fn decode_over(
+        &self,
+        range: Range<u64>,
+        base: &[u8],
+        out: &mut [u8],
+        is_verified: bool,
+    ) -> Result<(), Error> {
+        let block_len = u64::from(self.layout.header().block_len);
+        let blocks = small(range.start / block_len)..small(range.end.div_ceil(block_len));
+        let coded = self.bytes_of(blocks.clone())?;
+        let pieces = base.chunks(small(block_len)).zip(out.chunks_mut(small(block_len)));
+        pipeline::with_scratch(|scratch| {
+            for (block_idx, (base, out)) in blocks.clone().zip(pieces) {
+                if is_verified {
+                    self.decode_block(block_idx, blocks.start, &coded, Some(base), out, scratch)?;
+                    continue;
+                }
+                let (block, data) = self.layout.block(block_idx, blocks.start, &coded)?;
+                let offset = self.layout.offset_of(block_idx);
+                let header = self.layout.header();
+                decode_unchecked(header, &block, data, block_idx as u64, offset, Some(base), out, scratch)?;
+            }
+            Ok(())
+        })
     }
 
     fn decode_block(

@@ -35,7 +35,7 @@ pub use mithril_format::container::{
 pub use model::{Model, ModelTensor};
 pub use open::SUFFIX;
 pub(crate) use open::is_model;
-pub(crate) use read_many::read_many;
+pub(crate) use read_many::{Follower, Wanted, read_many};
 pub use reader::{OpenTensor, Reader};
 pub(crate) use round::{is_rounding_of, round_to};
 pub(crate) use running_sum::{RunningSum, check_sum};

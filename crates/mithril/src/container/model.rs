@@ -1,7 +1,9 @@
 //! A model of any kind, packed or not, seen as named tensors.
 
+use super::frame_source::Fetch;
 use super::{Bases, OpenTensor, Reader};
 use crate::Error;
+use crate::pipeline::ahead::FramePlace;
 use mithril_codec::Dtype;
 use mithril_format::source::{self, Kind};
 use mithril_format::{Digest, ReadAt, framed_safetensors};
@@ -72,22 +74,7 @@ impl Model {
         let is_container =
             source.read_exact_at(0, &mut start).is_ok() && start == mithril_format::forever::CONTAINER_MAGIC;
         if is_container {
-            let reader = Reader::open(source)?;
-            let entries: Vec<usize> =
-                (0..reader.entries().len()).filter(|&idx| !reader.entries()[idx].glue).collect();
-            let tensors = entries.iter().map(|&idx| {
-                let entry = &reader.entries()[idx];
-                let raw_len = entry.raw_len();
-                ModelTensor {
-                    name: entry.name.clone(),
-                    dtype: entry.dtype,
-                    shape: entry.shape.clone(),
-                    raw_len,
-                }
-            });
-            let tensors = tensors.collect();
-            let packed = Box::new(Packed { reader, bases, entries });
-            return Ok(Self::new(name.into(), tensors, ModelContent::Packed(packed)));
+            return Ok(Self::packed(name.into(), Reader::open(source)?, bases));
         }
         let kind = source::detect(&*source).ok_or_else(|| {
             Error::invalid(
@@ -120,6 +107,24 @@ impl Model {
         });
         let tensors = tensors.collect();
         Ok(Self::new(name.into(), tensors, ModelContent::Plain { kind, source, stored }))
+    }
+
+    /// An open container as a model.
+    pub(crate) fn packed(name: String, reader: Reader<Box<dyn ReadAt>>, bases: Bases) -> Self {
+        let entries: Vec<usize> =
+            (0..reader.entries().len()).filter(|&idx| !reader.entries()[idx].glue).collect();
+        let tensors = entries.iter().map(|&idx| {
+            let entry = &reader.entries()[idx];
+            ModelTensor {
+                name: entry.name.clone(),
+                dtype: entry.dtype,
+                shape: entry.shape.clone(),
+                raw_len: entry.raw_len(),
+            }
+        });
+        let tensors = tensors.collect();
+        let packed = Box::new(Packed { reader, bases, entries });
+        Self::new(name, tensors, ModelContent::Packed(packed))
     }
 
     /// A model whose tensors lie one behind the other in the source that `make` returns, given their places.
@@ -209,6 +214,15 @@ impl Model {
     /// # Panics
     /// When there is no such tensor.
     pub fn open_tensor(&self, tensor_idx: usize) -> Result<OpenTensor<'_>, Error> {
+        self.open_with(tensor_idx, Fetch::WholeIfSmall)
+    }
+
+    /// As [`Model::open_tensor`], fetched as it is said.
+    pub(super) fn open_with<'a>(
+        &'a self,
+        tensor_idx: usize,
+        fetch: Fetch<'a>,
+    ) -> Result<OpenTensor<'a>, Error> {
         match &self.content {
             ModelContent::Plain { source, stored, .. } => match &stored[tensor_idx] {
                 Stored { bytes, is_frame: false } => Ok(OpenTensor::plain(source, bytes.clone())),
@@ -222,7 +236,21 @@ impl Model {
                 Ok(OpenTensor::plain(source, places[tensor_idx].clone()))
             }
             ModelContent::Packed(packed) => {
-                packed.reader.open_tensor(packed.entries[tensor_idx], &packed.bases)
+                packed.reader.open_fetched(packed.entries[tensor_idx], &packed.bases, fetch)
+            }
+        }
+    }
+
+    /// As [`Reader::list_frames`]; a plain tensor has none.
+    pub(super) fn list_frames<'a>(
+        &'a self,
+        tensor_idx: usize,
+        frames: &mut Vec<FramePlace<'a>>,
+    ) -> Result<(), Error> {
+        match &self.content {
+            ModelContent::Plain { .. } | ModelContent::Parts { .. } => Ok(()),
+            ModelContent::Packed(packed) => {
+                packed.reader.list_frames(packed.entries[tensor_idx], &packed.bases, frames)
             }
         }
     }

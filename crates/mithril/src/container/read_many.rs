@@ -1,10 +1,12 @@
-//! Reads many tensors at once: the caller's thread opens them, which fetches their bytes, while others decode.
+//! Reads many tensors at once: some threads fetch their bytes, the caller's opens them, others decode.
 
-use super::OpenTensor;
+use super::{OpenTensor, round_to};
 use crate::Error;
 use crate::options::thread_count;
-use crate::pipeline::ordered;
+use crate::pipeline::ahead::Ahead;
+use crate::pipeline::ordered::{self, Closed, Line};
 use bytes::BytesMut;
+use mithril_codec::Dtype;
 use std::ops::DerefMut;
 use std::sync::Arc;
 
@@ -32,52 +34,102 @@ impl Place for BytesMut {
     }
 }
 
-/// A tensor, its name and a buffer of exactly its length.
-pub(crate) type Wanted<'a, P> = (OpenTensor<'a>, &'a str, P);
+/// A tensor that is read, and those that follow from it, which need not be decoded again.
+pub(crate) struct Wanted<'a, P> {
+    pub(crate) tensor: OpenTensor<'a>,
+    pub(crate) name: &'a str,
+    /// What `take` knows it by, and a buffer of exactly its length.
+    pub(crate) place: (usize, P),
+    pub(crate) followers: Vec<Follower<P>>,
+}
 
-/// Reads tensors, whose bytes are fetched when the iterator opens them: the next ones while these are decoded. `take` gets
-/// the filled pieces in order, each with the number of its tensor. `threads` decode; 0 is one per core, for tensors of so
-/// many bytes in all.
+/// A tensor that follows from another one.
+pub(crate) struct Follower<P> {
+    /// The type that F32 elements are rounded to; none for the same bytes.
+    pub(crate) rounded_to: Option<Dtype>,
+    pub(crate) place: (usize, P),
+}
+
+impl<P> Follower<P> {
+    /// Its bytes for so many of the tensor that it follows from.
+    fn len_of(&self, len: usize) -> usize {
+        if self.rounded_to.is_some() { len / 2 } else { len }
+    }
+}
+
+/// Reads tensors, which the iterator opens while those before are decoded, and others fetch what was planned. `take` gets
+/// the filled pieces of every tensor in order. `threads` decode; 0 is one per core, for tensors of so many bytes in all.
 pub(crate) fn read_many<'env, P: Place + 'env>(
+    ahead: &Ahead<'env>,
     tensors: impl Iterator<Item = Result<Wanted<'env, P>, Error>>,
     raw_len: u64,
     threads: usize,
     mut take: impl FnMut(usize, P) + Send,
 ) -> Result<(), Error> {
     let threads = thread_count(threads, usize::MAX, usize::try_from(raw_len).unwrap_or(usize::MAX));
-    let (fed, taken) = ordered::run(
-        threads,
-        |line| {
-            for (tensor_idx, wanted) in tensors.enumerate() {
-                let (tensor, name, mut place) = wanted?;
-                let tensor = Arc::new(tensor);
-                let step = (BATCH_LEN / tensor.block_len()).max(1) * tensor.block_len();
-                let mut at = 0;
-                while at < tensor.raw_len() {
-                    let end = tensor.raw_len().min(at + step);
-                    let mut piece = place.take_front(usize::try_from(end - at).expect("within the buffer"));
-                    let tensor = Arc::clone(&tensor);
-                    let job = move || {
-                        let read = tensor.read_range(at..end, &mut piece, 1);
-                        read.map(|()| (tensor_idx, piece)).map_err(|error| error.in_tensor(name))
-                    };
-                    // Nobody takes results any more because one was an error, which is reported.
-                    if line.push(job).is_err() {
-                        return Ok(());
-                    }
-                    at = end;
-                }
+    let feed = |line: &Line<'env, Result<Filled<P>, Error>>| {
+        for wanted in tensors {
+            if feed_tensor(line, wanted?).is_err() {
+                // Nobody takes results any more because one was an error, which is reported.
+                break;
             }
-            Ok(())
-        },
-        |pieces| {
-            for piece in pieces {
-                let (tensor_idx, piece) = piece?;
+        }
+        Ok(())
+    };
+    let take_all = |pieces: &mut dyn Iterator<Item = Result<Filled<P>, Error>>| {
+        for piece in pieces {
+            let ((tensor_idx, piece), followers) = piece?;
+            take(tensor_idx, piece);
+            for (tensor_idx, piece) in followers {
                 take(tensor_idx, piece);
             }
-            Ok(())
-        },
-    );
+        }
+        Ok(())
+    };
+    let (fed, taken) = ahead.run(|| ordered::run(threads, feed, take_all));
     // What decoding found broken comes before what was opened later.
     taken.and(fed)
+}
+
+/// A piece of a tensor, and those of its followers.
+type Filled<P> = ((usize, P), Vec<(usize, P)>);
+
+fn feed_tensor<'env, P: Place + 'env>(
+    line: &Line<'env, Result<Filled<P>, Error>>,
+    wanted: Wanted<'env, P>,
+) -> Result<(), Closed> {
+    let Wanted { tensor, name, mut place, mut followers } = wanted;
+    let tensor = Arc::new(tensor);
+    let mut step = (BATCH_LEN / tensor.block_len()).max(1) * tensor.block_len();
+    if !followers.is_empty() {
+        // Whole elements are rounded.
+        step = step.next_multiple_of(4);
+    }
+    let mut at = 0;
+    while at < tensor.raw_len() {
+        let end = tensor.raw_len().min(at + step);
+        let len = usize::try_from(end - at).expect("within the buffer");
+        let mut piece = place.1.take_front(len);
+        let tensor_idx = place.0;
+        let mut follow: Vec<_> = followers
+            .iter_mut()
+            .map(|follower| {
+                let len = follower.len_of(len);
+                (follower.rounded_to, (follower.place.0, follower.place.1.take_front(len)))
+            })
+            .collect();
+        let tensor = Arc::clone(&tensor);
+        line.push(move || {
+            tensor.read_range(at..end, &mut piece, 1).map_err(|error| error.in_tensor(name))?;
+            for (rounded_to, (_, out)) in &mut follow {
+                match rounded_to {
+                    Some(dtype) => round_to(*dtype, &piece, out),
+                    None => out.copy_from_slice(&piece),
+                }
+            }
+            Ok(((tensor_idx, piece), follow.into_iter().map(|(_, place)| place).collect()))
+        })?;
+        at = end;
+    }
+    Ok(())
 }

@@ -2,7 +2,8 @@
 
 use super::frame_source::{Batch, Fetch, FrameSource};
 use super::{Bases, Content, Entry, Header, Step, round_to, step};
-use crate::Error;
+use crate::pipeline::ahead::{Ahead, FramePlace};
+use crate::{Error, ErrorKind, pipeline};
 use mithril_codec::Dtype;
 use mithril_format::container::{Directory, StoredFrame};
 use mithril_format::{Digest, Digester, ReadAt};
@@ -100,8 +101,59 @@ impl<S: ReadAt> Reader<S> {
     /// # Panics
     /// When there is no such entry.
     pub fn open_tensor<'a>(&'a self, entry_idx: usize, bases: &'a Bases) -> Result<OpenTensor<'a>, Error> {
-        self.open_with(entry_idx, bases, &self.source, Fetch::WholeIfSmall)
+        self.open_fetched(entry_idx, bases, Fetch::WholeIfSmall)
+    }
+
+    /// As [`Reader::open_tensor`], with what was fetched ahead.
+    pub(crate) fn open_ahead<'a>(
+        &'a self,
+        entry_idx: usize,
+        bases: &'a Bases,
+        ahead: &'a Ahead<'a>,
+    ) -> Result<OpenTensor<'a>, Error> {
+        self.open_fetched(entry_idx, bases, Fetch::Ahead(ahead))
+    }
+
+    pub(super) fn open_fetched<'a>(
+        &'a self,
+        entry_idx: usize,
+        bases: &'a Bases,
+        fetch: Fetch<'a>,
+    ) -> Result<OpenTensor<'a>, Error> {
+        self.open_with(entry_idx, bases, &self.source, fetch)
             .map_err(|error| error.in_tensor(self.entries()[entry_idx].label()))
+    }
+
+    /// The frames that reading a tensor needs, in the order in which opening it asks for them.
+    pub(crate) fn list_frames<'a>(
+        &'a self,
+        entry_idx: usize,
+        bases: &'a Bases,
+        frames: &mut Vec<FramePlace<'a>>,
+    ) -> Result<(), Error> {
+        let entry = &self.entries()[entry_idx];
+        let mut list_base = |digest: Digest, name: &str| {
+            let (model, tensor_idx) = bases.find(digest, name, entry.raw_len())?;
+            model.list_frames(tensor_idx, frames)
+        };
+        if let Some((digest, name)) = entry.base() {
+            list_base(digest, name)?;
+        }
+        if let Some(step) = entry.step() {
+            for (&moment_idx, digest) in step.moments.iter().zip(&step.base_moments) {
+                list_base(*digest, &self.entries()[moment_idx].name)?;
+            }
+            for &moment_idx in &step.moments {
+                self.list_frames(moment_idx, bases, frames)?;
+            }
+        }
+        if let Content::Ref { entry_idx } | Content::Derived { entry_idx, .. } = entry.content {
+            return self.list_frames(entry_idx, bases, frames);
+        }
+        if let Some(stored) = self.directory.frame(entry_idx) {
+            frames.push(FramePlace { source: &self.source, range: stored.offset..stored.end() });
+        }
+        Ok(())
     }
 
     /// As [`Reader::open_tensor`], with the bytes of the entry's own frame from a source that holds them at the same
@@ -122,7 +174,8 @@ impl<S: ReadAt> Reader<S> {
         let Some((digest, name)) = entry.base() else { return Ok(()) };
         let mut found = bases.open(digest, name, entry.raw_len()).map(|_| ());
         if let Some(step) = entry.step() {
-            found = found.and_then(|()| self.open_base_moments(step, entry, bases).map(|_| ()));
+            found = found
+                .and_then(|()| self.open_base_moments(step, entry, bases, Fetch::WholeIfSmall).map(|_| ()));
         }
         found.map_err(|error| error.in_tensor(&entry.name))
     }
@@ -132,28 +185,29 @@ impl<S: ReadAt> Reader<S> {
         entry_idx: usize,
         bases: &'a Bases,
         source: &'a dyn ReadAt,
-        fetch: Fetch,
+        fetch: Fetch<'a>,
     ) -> Result<OpenTensor<'a>, Error> {
         let entry = &self.entries()[entry_idx];
+        let others = fetch.of_others();
         let open_frame = |stored: StoredFrame| FrameSource::open(source, stored, fetch);
         let frame = self.directory.frame(entry_idx);
         let content = match (&entry.content, frame) {
             (Content::Ref { entry_idx }, _) => {
-                return self.open_with(*entry_idx, bases, &self.source, Fetch::WholeIfSmall);
+                return self.open_with(*entry_idx, bases, &self.source, others);
             }
             (Content::Derived { entry_idx, .. }, _) => {
-                let wide = Box::new(self.open_with(*entry_idx, bases, &self.source, Fetch::WholeIfSmall)?);
+                let wide = Box::new(self.open_with(*entry_idx, bases, &self.source, others)?);
                 OpenContent::Rounded { wide, dtype: entry.dtype }
             }
             (Content::Copy { base, .. }, _) => {
                 let (_, name) = entry.base().expect("a copy has a base");
-                return bases.open(*base, name, entry.raw_len());
+                return bases.open_with(*base, name, entry.raw_len(), others);
             }
             (Content::Delta { base, step, .. }, Some(stored)) => {
                 let (_, name) = entry.base().expect("a delta has a base");
-                let base = bases.open(*base, name, entry.raw_len())?;
+                let base = bases.open_with(*base, name, entry.raw_len(), others)?;
                 let base = Box::new(match step {
-                    Some(step) => self.open_stepped(base, step, entry, bases)?,
+                    Some(step) => self.open_stepped(base, step, entry, bases, others)?,
                     None => base,
                 });
                 OpenContent::Delta { frame: open_frame(stored)?, base }
@@ -173,9 +227,11 @@ impl<S: ReadAt> Reader<S> {
         step: &Step,
         entry: &Entry,
         bases: &'a Bases,
+        fetch: Fetch<'a>,
     ) -> Result<[OpenTensor<'a>; 2], Error> {
         let name = |place: usize| self.entries()[step.moments[place]].name.as_str();
-        let open = |place: usize| bases.open(step.base_moments[place], name(place), entry.raw_len());
+        let open =
+            |place: usize| bases.open_with(step.base_moments[place], name(place), entry.raw_len(), fetch);
         Ok([open(0)?, open(1)?])
     }
 
@@ -186,9 +242,10 @@ impl<S: ReadAt> Reader<S> {
         step: &Step,
         entry: &Entry,
         bases: &'a Bases,
+        fetch: Fetch<'a>,
     ) -> Result<OpenTensor<'a>, Error> {
-        let [first, second] = self.open_base_moments(step, entry, bases)?;
-        let open = |entry_idx| self.open_with(entry_idx, bases, &self.source, Fetch::WholeIfSmall);
+        let [first, second] = self.open_base_moments(step, entry, bases, fetch)?;
+        let open = |entry_idx| self.open_with(entry_idx, bases, &self.source, fetch);
         let moments = Box::new([first, second, open(step.moments[0])?, open(step.moments[1])?]);
         let content = OpenContent::Stepped { weights: Box::new(base), moments, factors: step.factors };
         Ok(OpenTensor { raw_len: entry.raw_len(), content })
@@ -254,12 +311,32 @@ impl<'a> OpenTensor<'a> {
                 source.read_exact_at(start + range.start, out).map_err(Error::reading)
             }
             OpenContent::Frame(frame) => frame.read_range(range, None, out, threads),
-            OpenContent::Delta { frame, base } => frame.read_range(range, Some(base), out, threads),
+            OpenContent::Delta { frame, base } => match self.levels_of(&range) {
+                Some(levels) if threads == 1 => levels.read(range, out),
+                _ => frame.read_range(range, Some(base), out, threads),
+            },
             OpenContent::Rounded { wide, dtype } => read_rounded(wide, *dtype, range, out, threads),
             OpenContent::Stepped { weights, moments, factors } => {
                 read_stepped(weights, moments, *factors, range, out, threads)
             }
         }
+    }
+
+    /// The levels of a chain, if a range starts and ends between blocks of all of them.
+    fn levels_of(&self, range: &Range<u64>) -> Option<Levels<'_, 'a>> {
+        let mut frames = Vec::new();
+        let mut tensor = self;
+        while let OpenContent::Delta { frame, base } = &tensor.content {
+            frames.push(frame);
+            tensor = base;
+        }
+        frames.reverse();
+        let step = self.block_len();
+        let fits = |end: u64| end.is_multiple_of(step) || end == self.raw_len;
+        let fits_all =
+            |frame: &&FrameSource<'a>| step.is_multiple_of(u64::from(frame.layout().header().block_len));
+        let is_even = fits(range.start) && fits(range.end) && frames.iter().all(fits_all);
+        is_even.then_some(Levels { bottom: tensor, frames, step })
     }
 
     /// Raw bytes of the pieces that are decoded together, with those of what it is stored against: ranges that start and end
@@ -367,6 +444,59 @@ impl<'a> OpenTensor<'a> {
             Ok(())
         })?;
         Ok(digester.finish())
+    }
+}
+
+/// A chain of deltas, which is decoded through all levels while a piece is in the cache.
+struct Levels<'a, 'b> {
+    /// What the first delta is against.
+    bottom: &'a OpenTensor<'b>,
+    /// The deltas, the last one last.
+    frames: Vec<&'a FrameSource<'b>>,
+    /// Raw bytes of a piece: whole blocks of every level.
+    step: u64,
+}
+
+impl Levels<'_, '_> {
+    fn read(&self, range: Range<u64>, out: &mut [u8]) -> Result<(), Error> {
+        let mut at = range.start;
+        let mut rest = out;
+        while at < range.end {
+            let end = (at + self.step).min(range.end);
+            let (piece, left) = rest.split_at_mut(usize::try_from(end - at).expect("a piece of a buffer"));
+            pipeline::with_spare(piece.len(), |spare| {
+                // What the blocks of the last level are verified to be was made of right ones. Where they are not, it is looked
+                // for who is at fault.
+                match self.read_piece(at..end, piece, spare, false) {
+                    Err(error) if error.kind() != ErrorKind::Io => {
+                        self.read_piece(at..end, piece, spare, true)
+                    }
+                    read => read,
+                }
+            })?;
+            (at, rest) = (end, left);
+        }
+        Ok(())
+    }
+
+    /// Decodes a piece from one buffer to the other and back, so that the last level ends in `out`.
+    fn read_piece(
+        &self,
+        range: Range<u64>,
+        out: &mut [u8],
+        spare: &mut [u8],
+        is_all_verified: bool,
+    ) -> Result<(), Error> {
+        let (mut from, mut to) =
+            if self.frames.len().is_multiple_of(2) { (out, spare) } else { (spare, out) };
+        self.bottom.read_range(range.clone(), from, 1)?;
+        let has_sums = self.frames.last().is_some_and(|frame| frame.layout().header().checksums);
+        for (level, frame) in self.frames.iter().enumerate() {
+            let is_verified = is_all_verified || !has_sums || level + 1 == self.frames.len();
+            frame.decode_over(range.clone(), from, to, is_verified)?;
+            (from, to) = (to, from);
+        }
+        Ok(())
     }
 }
 

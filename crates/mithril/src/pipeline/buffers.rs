@@ -20,14 +20,18 @@ pub(crate) struct Buffers {
 impl Buffers {
     /// A buffer of this length. What it holds is what its last user left.
     pub(crate) fn take(&self, len: usize) -> Buffer<'_> {
+        Buffer { home: self, bytes: self.take_bytes(len), len }
+    }
+
+    /// At least so many bytes, for those who give them back by themselves.
+    pub(super) fn take_bytes(&self, len: usize) -> Vec<u8> {
         let mut spare = self.spare();
         // The last one given back that is long enough: its bytes are most likely still in the cache.
         let fitting = spare.iter().rposition(|bytes| bytes.len() >= len);
         let taken = fitting.map(|at| spare.remove(at));
         drop(spare);
         // Zero pages of the system, which are not touched before they are written.
-        let bytes = taken.unwrap_or_else(|| vec![0; len.max(MIN_LEN)]);
-        Buffer { home: self, bytes, len }
+        taken.unwrap_or_else(|| vec![0; len.max(MIN_LEN)])
     }
 
     /// Keeps so many bytes at most for the next call, those that were used last.
@@ -42,7 +46,7 @@ impl Buffers {
         spare.drain(..n_dropped);
     }
 
-    fn give_back(&self, bytes: Vec<u8>) {
+    pub(super) fn give_back(&self, bytes: Vec<u8>) {
         let mut spare = self.spare();
         spare.push(bytes);
         // What was used least lately makes room.

@@ -39,6 +39,30 @@ pub(crate) fn run(
     }
 }
 
+/// What `work` makes of every item, on so many threads.
+pub(crate) fn map<'a, I: Sync, T: Send>(
+    items: &'a [I],
+    threads: usize,
+    work: impl Fn(&'a I) -> T + Sync,
+) -> Vec<T> {
+    let mut made: Vec<Option<T>> = items.iter().map(|_| None).collect();
+    let next = Mutex::new(items.iter().zip(&mut made));
+    let run = || {
+        loop {
+            let taken = next.lock().unwrap_or_else(PoisonError::into_inner).next();
+            let Some((item, place)) = taken else { return };
+            *place = Some(work(item));
+        }
+    };
+    std::thread::scope(|scope| {
+        for _ in 1..threads.min(items.len()) {
+            scope.spawn(run);
+        }
+        run();
+    });
+    made.into_iter().map(|made| made.expect("every item was worked on")).collect()
+}
+
 /// Bytes that tasks may hold at the same time.
 #[derive(Debug)]
 pub(crate) struct Budget {

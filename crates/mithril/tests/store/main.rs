@@ -8,6 +8,7 @@
 )]
 
 mod chains;
+mod fetching;
 #[allow(dead_code, reason = "shared with the other tests")]
 #[path = "../it/folder.rs"]
 mod folder;
