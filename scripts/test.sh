@@ -25,6 +25,9 @@ finish() {
     fi
 }
 trap finish EXIT
+# A script that is told to end has not passed.
+trap 'exit 130' INT
+trap 'exit 143' TERM
 
 # step HEADING COMMAND...: a command that fails ends the script, so it must not stand in a condition.
 step() {

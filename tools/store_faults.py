@@ -19,6 +19,9 @@ import tempfile
 import time
 from pathlib import Path
 
+# Every check reads all of a store, which grows: after this many kills a new one is begun.
+KILLS_OF_A_STORE = 100
+
 
 class Broken(Exception):
     """A promise that was not kept."""
@@ -44,12 +47,17 @@ def start(arguments: list[str]) -> subprocess.Popen[bytes]:
 
 def kills(worker: str, folder: Path, n: int, moments: random.Random) -> str:
     """F1: killed at random moments of full, delta and background saves, deletions, gc and rebase."""
-    store, said = folder / "kills", []
+    store, said, n_saved = folder / "kills", [], 0
     for number in range(n):
+        if number % KILLS_OF_A_STORE == 0:
+            shutil.rmtree(store, ignore_errors=True)
+            said = []
         process = start([worker, "work", str(store), str(number)])
         time.sleep(moments.uniform(0.0, 0.6))
         process.send_signal(signal.SIGKILL)
-        said += said_by(process)
+        said_now = said_by(process)
+        said += said_now
+        n_saved += sum(line.startswith("saved") for line in said_now)
         if process.returncode != -signal.SIGKILL:
             raise Broken(f"the worker ended by itself with {process.returncode}")
         try:
@@ -58,7 +66,7 @@ def kills(worker: str, folder: Path, n: int, moments: random.Random) -> str:
             raise Broken(f"after kill {number}: {error}") from error
         if number % 100 == 99:
             print(f"{number + 1} of {n} kills so far", file=sys.stderr, flush=True)
-    return f"{n} kills: 0 lost, 0 torn; {sum(line.startswith('saved') for line in said)} saves acknowledged"
+    return f"{n} kills: 0 lost, 0 torn; {n_saved} saves acknowledged"
 
 
 def terminations(worker: str, folder: Path, n: int, moments: random.Random) -> str:

@@ -17,6 +17,7 @@ from mithril._mithril import CheckpointMeta, CorruptError, NotFoundError, Unsupp
 from mithril.checkpoint import _manifest
 from mithril.checkpoint._compressor import Compressor
 from mithril.checkpoint._place import Place
+from mithril.checkpoint._sync import sync
 
 STORE = "mithril-store"
 """Name of the store beside the checkpoints, unless another place is given."""
@@ -173,7 +174,7 @@ def secured(directory: Path, leave_out: str) -> dict[str, str]:
                 with path.open("rb") as file:
                     digests[relative] = _digest(file)
                     os.fsync(file.fileno())
-        _sync_directory(Path(parent))
+        sync(Path(parent))
     return digests
 
 
@@ -206,15 +207,7 @@ def _replace(path: Path, content: bytes) -> None:
         os.replace(temporary, path)
     finally:
         temporary.unlink(missing_ok=True)
-    _sync_directory(path.parent)
-
-
-def _sync_directory(path: Path) -> None:
-    handle = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)
+    sync(path.parent)
 
 
 def _label(name: str) -> str:

@@ -10,6 +10,7 @@ from pathlib import Path
 from mithril._mithril import MithrilError
 from mithril.checkpoint import _manifest
 from mithril.checkpoint._manifest import Manifest
+from mithril.checkpoint._sync import sync
 
 
 def dependants_of(directory: Path) -> list[tuple[Path, Manifest]]:
@@ -48,7 +49,7 @@ def keep(directory: Path) -> Path | None:
     kept.mkdir(exist_ok=True)
     for name in manifest.files:
         _link(directory / name, kept / name)
-    _sync(kept)
+    sync(kept)
     _manifest.write(kept, manifest, replace=True)
     for sibling, of_sibling in dependants:
         base = os.path.relpath(kept.resolve(), sibling.resolve())
@@ -64,12 +65,4 @@ def _link(source: Path, target: Path) -> None:
     except OSError:
         # A file system without links.
         shutil.copyfile(source, target)
-        _sync(target)
-
-
-def _sync(path: Path) -> None:
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
+        sync(target)
