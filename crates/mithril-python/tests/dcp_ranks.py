@@ -14,6 +14,7 @@ from datetime import timedelta
 import torch
 import torch.distributed as dist
 import torch.distributed.checkpoint as dcp
+from leaving import leave
 from torch.distributed.checkpoint import FileSystemReader, FileSystemWriter
 from torch.distributed.device_mesh import DeviceMesh
 
@@ -152,7 +153,7 @@ def main(rank: int, port: int, place: str) -> None:
                     dist.barrier()
     if rank == 0:
         print(f"checked {n_checked}")
-    dist.destroy_process_group()
+    leave()
 
 
 if __name__ == "__main__":

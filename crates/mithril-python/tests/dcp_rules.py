@@ -16,6 +16,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 import torch.distributed.checkpoint as dcp
+from leaving import leave
 from torch.distributed.checkpoint import DefaultSavePlanner
 from torch.distributed.checkpoint.api import CheckpointException
 from torch.distributed.device_mesh import DeviceMesh
@@ -169,7 +170,7 @@ def main(rank: int, port: int, place: Path) -> None:
     check(place / "by_two", 1, mesh)
     if rank == 0:
         print("all rules hold")
-    dist.destroy_process_group()
+    leave()
 
 
 if __name__ == "__main__":

@@ -18,6 +18,7 @@ import pytest  # noqa: E402
 import torch  # noqa: E402
 import torch.distributed as dist  # noqa: E402
 from deepspeed.utils.zero_to_fp32 import get_fp32_state_dict_from_zero_checkpoint  # noqa: E402
+from leaving import leave  # noqa: E402
 
 import mithril  # noqa: E402
 from mithril.checkpoint import deepspeed as ours  # noqa: E402
@@ -309,7 +310,7 @@ def main(rank: int, world: int, port: int, directory: Path) -> None:
     failures(directory / "failures")
     wrong_engines()
     print("all is well")
-    dist.destroy_process_group()
+    leave()
 
 
 if __name__ == "__main__":
