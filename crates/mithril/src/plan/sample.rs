@@ -105,6 +105,9 @@ pub(super) fn base(source: &[u8], layout: Layout, joint: u8) -> u16 {
 /// Elements that are looked at to see whether signs are worth coding.
 const SIGNS_SAMPLED: usize = 4096;
 
+/// Half floats that are looked at one behind the other: a line of the cache.
+const SIGN_RUN: usize = 32;
+
 /// Bits of an escape: its position and its top field.
 const ESCAPE_BITS: u64 = 24;
 
@@ -112,16 +115,21 @@ const ESCAPE_BITS: u64 = 24;
 /// six bits are the field. Wider exponents leave no room for the sign in a byte.
 pub(super) fn sign_and_exponent(source: &[u8], layout: Layout) -> Option<Layout> {
     let Layout { width: 2, mantissa: 10, sign: true, .. } = layout else { return None };
-    let n = source.len() / 2;
-    let step = n / SIGNS_SAMPLED;
+    // Elements that follow each other come with one read of memory: single ones took a sixth of the time of encoding.
+    let runs = source.as_chunks::<2>().0.as_chunks::<SIGN_RUN>().0;
+    let step = runs.len() / (SIGNS_SAMPLED / SIGN_RUN);
     if step == 0 {
         return None;
     }
-    let (mut together, mut exponents) = ([0; 256], [0; 256]);
-    for i in 0..SIGNS_SAMPLED {
-        let top = (read(source, 2, i * step + i * 37 % step) >> 10) as usize;
-        together[top] += 1;
-        exponents[top % 32] += 1;
+    let mut together = [0; 256];
+    for i in 0..SIGNS_SAMPLED / SIGN_RUN {
+        for element in &runs[i * step + i * 37 % step] {
+            together[usize::from(u16::from_le_bytes(*element) >> 10)] += 1;
+        }
+    }
+    let mut exponents = [0; 256];
+    for (top, &count) in together.iter().enumerate() {
+        exponents[top % 32] += count;
     }
     let raw_signs = 256 * SIGNS_SAMPLED as u64;
     let apart = Window::of_counts(&exponents).cost_bits(&exponents, ESCAPE_BITS) + raw_signs;
