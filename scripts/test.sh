@@ -2,10 +2,10 @@
 # Sets up and runs every check, and stops at the first that fails: bash scripts/test.sh
 #
 # Needs Rust 1.95, a C compiler and Python 3.11, and the network the first time: Python packages go into environments of
-# their own below the target directory, Chromium comes from Debian's packages where it is missing. Fuzzing also needs a
-# nightly toolchain and cargo-fuzz; both are installed if rustup is there. Where they cannot be had, the script says so
-# and goes on, but fails if CI=true. MITHRIL_SKIP_FUZZ=1 leaves fuzzing out. Everything is built in the usual target
-# directories.
+# their own below the target directory; Chromium, a software GPU, npm and an emulator of ARM come from Debian's packages where
+# they are missing. Fuzzing also needs a nightly toolchain and cargo-fuzz, ARM the standard library for it; all are installed
+# if rustup is there. What cannot be had, the script names and goes on, but fails if CI=true. MITHRIL_SKIP_FUZZ=1 leaves
+# fuzzing out. Everything is built in the usual target directories.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -91,6 +91,33 @@ byte_identity() {
     if [ -r /proc/cpuinfo ] && ! grep -q avx2 /proc/cpuinfo; then
         echo "this CPU has no AVX2: all four builds ran scalar code"
     fi
+}
+
+# The codec's tests, and the same bytes once more, with NEON kernels in an emulator.
+arm() {
+    local arm=aarch64-unknown-linux-gnu
+    if [ "$(uname -m)" = aarch64 ]; then
+        echo "this is an ARM machine: all tests ran there"
+        return
+    fi
+    has_emulator() { command -v qemu-aarch64 && command -v aarch64-linux-gnu-gcc; } >/dev/null
+    if ! has_emulator && command -v apt-get >/dev/null; then
+        install_packages qemu-user gcc-aarch64-linux-gnu libc6-dev-arm64-cross
+    fi
+    if ! has_emulator || ! rustup target add "$arm"; then
+        not_run="${not_run:+$not_run; }ARM, because there is no emulator or no standard library for it"
+        [ "${CI:-}" != true ]
+        return
+    fi
+    export CC_aarch64_unknown_linux_gnu=aarch64-linux-gnu-gcc AR_aarch64_unknown_linux_gnu=aarch64-linux-gnu-ar
+    export CARGO_TARGET_AARCH64_UNKNOWN_LINUX_GNU_LINKER=aarch64-linux-gnu-gcc
+    export CARGO_TARGET_AARCH64_UNKNOWN_LINUX_GNU_RUNNER="qemu-aarch64 -L /usr/aarch64-linux-gnu"
+    cargo clippy --quiet --target "$arm" --package mithril-codec -- -D warnings
+    cargo test --quiet --target "$arm" --package mithril-codec --lib
+    # Optimised like tests: without that the emulator takes minutes.
+    cargo run --quiet --profile test --target "$arm" --package xtask -- digest >"$target/digests/arm"
+    diff "$target/digests/debug" "$target/digests/arm"
+    echo "$(wc -l <"$target/digests/arm") frames are the same on ARM"
 }
 
 # 1 GiB through the stream encoder and decoder must stay within the 128 MiB that their documentation promises.
@@ -210,6 +237,7 @@ step "tests" cargo test --quiet --workspace --all-targets --features mithril-cli
 step "tests without SIMD" cargo test --quiet --package mithril-codec --package mithril-format --package mithril \
     --features mithril-codec/scalar-only --lib --tests
 step "same bytes from every build" byte_identity
+step "tests and bytes on ARM" arm
 step "documentation and its examples" documentation
 step "reference decoder over the golden files" \
     "$target/venv/bin/python" docs/format/reference_decoder.py --check golden

@@ -64,7 +64,7 @@ impl Checksummer {
     /// Takes whole rounds behind whole rounds. Inlined into kernels, which have the bytes at hand.
     #[inline(always)]
     #[cfg_attr(
-        not(all(target_arch = "x86_64", not(feature = "scalar-only"))),
+        not(all(any(target_arch = "x86_64", target_arch = "aarch64"), not(feature = "scalar-only"))),
         expect(dead_code, reason = "for kernels")
     )]
     pub(crate) fn take_rounds(&mut self, rounds: &[[u8; ROUND_LEN]]) {

@@ -8,7 +8,7 @@ use crate::delta::{ContextRule, Elements32};
 use crate::ecq::gemv::{Activations, Exponents};
 use crate::entropy::rans8::{DecodeState, DecodeTable, EncodeState, EncodeTable, Symbols, Window};
 use crate::entropy::rans12;
-use crate::transform::fields::{FieldSplit, Finish};
+use crate::transform::fields::FieldSplit;
 
 /// No value of this type exists.
 #[derive(Debug, Clone, Copy)]
@@ -37,10 +37,6 @@ impl Avx2 {
         match self {}
     }
 
-    pub(crate) fn split_tiles(self, _: &FieldSplit, _: &[u8], _: &mut [u8], _: &mut [u8]) {
-        match self {}
-    }
-
     pub(crate) fn join_of(self, _: &FieldSplit) -> JoinKernel {
         match self {}
     }
@@ -51,17 +47,6 @@ impl Avx2 {
         _: &FieldSplit,
         _: &[u8],
         _: Option<&[u8]>,
-        _: &[u8],
-        _: &mut [u8],
-    ) -> usize {
-        match self {}
-    }
-
-    pub(crate) fn rans8_decode<const N: usize>(
-        self,
-        _: &mut DecodeState<N>,
-        _: &DecodeTable,
-        _: &[u8; 16],
         _: &[u8],
         _: &mut [u8],
     ) -> usize {
@@ -117,47 +102,12 @@ impl Avx2 {
         match self {}
     }
 
-    pub(crate) fn rans8_decode_apart<const N: usize>(
-        self,
-        _: &mut DecodeState<N>,
-        _: &DecodeTable,
-        _: &[u8],
-        _: &mut [&mut [u8]; N],
-    ) -> usize {
-        match self {}
-    }
-
-    #[expect(clippy::too_many_arguments, reason = "those of the kernel")]
-    pub(crate) fn rans8_decode_join(
-        self,
-        _: &FieldSplit,
-        _: &[u8; 16],
-        _: &DecodeTable,
-        _: &mut DecodeState<4>,
-        _: &[u8],
-        _: &[u8],
-        _: &mut [u8],
-        _: &mut Finish<'_>,
-    ) -> usize {
-        match self {}
-    }
-
     pub(crate) fn rans8_encode_apart(
         self,
         _: &mut EncodeState<'_, 4>,
         _: &EncodeTable,
         _: [&[u8]; 4],
     ) -> bool {
-        match self {}
-    }
-
-    pub(crate) fn rans8_encode<const N: usize>(
-        self,
-        _: &mut EncodeState<'_, N>,
-        _: &EncodeTable,
-        _: &[u8],
-        _: &[u8],
-    ) {
         match self {}
     }
 
@@ -491,6 +441,60 @@ impl Avx2 {
         _: &mut crate::prediction::tile::Lists,
         _: &mut crate::prediction::tile::Coded<'_>,
     ) {
+        match self {}
+    }
+}
+
+// Those that NEON has.
+#[cfg(not(all(target_arch = "aarch64", not(feature = "scalar-only"))))]
+impl Avx2 {
+    pub(crate) fn rans8_decode<const N: usize>(
+        self,
+        _: &mut DecodeState<N>,
+        _: &DecodeTable,
+        _: &[u8; 16],
+        _: &[u8],
+        _: &mut [u8],
+    ) -> usize {
+        match self {}
+    }
+
+    pub(crate) fn rans8_decode_apart<const N: usize>(
+        self,
+        _: &mut DecodeState<N>,
+        _: &DecodeTable,
+        _: &[u8],
+        _: &mut [&mut [u8]; N],
+    ) -> usize {
+        match self {}
+    }
+
+    pub(crate) fn rans8_encode<const N: usize>(
+        self,
+        _: &mut EncodeState<'_, N>,
+        _: &EncodeTable,
+        _: &[u8],
+        _: &[u8],
+    ) {
+        match self {}
+    }
+
+    #[expect(clippy::too_many_arguments, reason = "those of the kernel")]
+    pub(crate) fn rans8_decode_join(
+        self,
+        _: &FieldSplit,
+        _: &[u8; 16],
+        _: &DecodeTable,
+        _: &mut DecodeState<4>,
+        _: &[u8],
+        _: &[u8],
+        _: &mut [u8],
+        _: &mut crate::transform::fields::Finish<'_>,
+    ) -> usize {
+        match self {}
+    }
+
+    pub(crate) fn split_tiles(self, _: &FieldSplit, _: &[u8], _: &mut [u8], _: &mut [u8]) {
         match self {}
     }
 }

@@ -3,6 +3,10 @@
 //! Every kernel has a scalar definition elsewhere in the crate and gives the same bytes. A kernel is reached
 //! through a proof that the CPU can run it, so that calling one without the check does not compile.
 
+#[cfg(all(target_arch = "aarch64", not(feature = "scalar-only")))]
+mod aarch64;
+#[cfg(all(any(target_arch = "x86_64", target_arch = "aarch64"), not(feature = "scalar-only")))]
+mod shared;
 #[cfg(all(target_arch = "x86_64", not(feature = "scalar-only")))]
 mod x86_64;
 #[cfg(feature = "zstd")]
@@ -25,6 +29,21 @@ mod absent;
 
 #[cfg(not(all(target_arch = "x86_64", not(feature = "scalar-only"))))]
 pub(crate) use absent::{Avx2, Columns, JoinKernel, avx2};
+
+/// Kernels of what `fast` does, rANS8 and the bit fields around it, if there are any for this CPU.
+#[cfg(not(all(target_arch = "aarch64", not(feature = "scalar-only"))))]
+pub(crate) fn fast() -> Option<Avx2> {
+    avx2()
+}
+
+/// Kernels of what `fast` does, rANS8 and the bit fields around it, if there are any for this CPU.
+#[cfg(all(target_arch = "aarch64", not(feature = "scalar-only")))]
+pub(crate) fn fast() -> Option<aarch64::Neon> {
+    let kernels = Some(aarch64::Neon::new());
+    #[cfg(any(test, feature = "fuzzing"))]
+    let kernels = kernels.filter(|_| switch::any());
+    kernels
+}
 
 /// Which kernels run.
 #[cfg(any(test, feature = "fuzzing"))]
@@ -55,6 +74,11 @@ mod switch {
             Kernels::Avx2 => Some(avx2.narrow()),
             Kernels::None => None,
         }
+    }
+
+    #[cfg(all(target_arch = "aarch64", not(feature = "scalar-only")))]
+    pub(super) fn any() -> bool {
+        CHOSEN.get() != Kernels::None
     }
 
     pub(super) fn set(kernels: Kernels) {

@@ -397,9 +397,9 @@ fn decode_one_table<const N: usize>(
     // Escapes stand behind the symbols and are read first, so that a tile is finished at once.
     read_escapes(cursor, split, n, |position| split.element_at(position), patches)?;
     let mut finish = Finish { escapes: patches, sum };
-    let done = match (crate::arch::avx2(), state.as_four()) {
-        (Some(avx2), Some(state)) if split.base == 0 => {
-            avx2.rans8_decode_join(split, values, table, state, data, rest, elements, &mut finish)
+    let done = match (crate::arch::fast(), state.as_four()) {
+        (Some(kernels), Some(state)) if split.base == 0 => {
+            kernels.rans8_decode_join(split, values, table, state, data, rest, elements, &mut finish)
         }
         _ => 0,
     };

@@ -32,6 +32,7 @@ mod tile_sink;
 mod tiles;
 mod window;
 
+use super::shared::{COMPACT, MaskShuffles};
 pub(crate) use scatter::Columns;
 use std::arch::x86_64::*;
 pub(crate) use tiles::JoinKernel;
@@ -152,15 +153,8 @@ unsafe fn load_pieces(a: *const u8, b: *const u8, c: *const u8, d: *const u8) ->
     _mm256_castpd_si256(_mm256_insertf128_pd::<1>(_mm256_castpd128_pd256(low), high))
 }
 
-/// Shuffles for all masks of eight lanes, as indices into a 16-byte half: `[0]` for its lower eight bytes,
-/// `[1]` for its upper eight.
-type MaskShuffles = [[u64; 256]; 2];
-
 /// Moves packed bytes to the lanes whose mask bit is set, and zero to the others.
 static EXPAND: MaskShuffles = expand_shuffles();
-
-/// Moves the bytes of the lanes whose mask bit is set to the right end of the eight.
-static COMPACT: MaskShuffles = compact_shuffles();
 
 const fn expand_shuffles() -> MaskShuffles {
     let mut shuffles = [[0; 256]; 2];
@@ -175,25 +169,6 @@ const fn expand_shuffles() -> MaskShuffles {
             } else {
                 shuffles[0][mask] |= 0x80 << (8 * lane);
                 shuffles[1][mask] |= 0x80 << (8 * lane);
-            }
-            lane += 1;
-        }
-        mask += 1;
-    }
-    shuffles
-}
-
-const fn compact_shuffles() -> MaskShuffles {
-    let mut shuffles = [[0; 256]; 2];
-    let mut mask: usize = 0;
-    while mask < 256 {
-        let mut to = 8 - mask.count_ones();
-        let mut lane = 0;
-        while lane < 8 {
-            if mask >> lane & 1 == 1 {
-                shuffles[0][mask] |= lane << (8 * to);
-                shuffles[1][mask] |= (lane + 8) << (8 * to);
-                to += 1;
             }
             lane += 1;
         }

@@ -8,8 +8,9 @@ use super::rans8_decode::{Lanes, Tables, safe_steps};
 use super::split::unpack_low_bits;
 use super::tile_sink::TileSink;
 use super::{Avx2, load, store, table};
+use crate::arch::shared::byte_tables;
 use crate::entropy::rans8::{DecodeState, DecodeTable};
-use crate::transform::fields::{FieldSplit, Finish, Layout, Order, TILE, VECTOR};
+use crate::transform::fields::{FieldSplit, Finish, Order, TILE, VECTOR};
 use std::arch::x86_64::*;
 
 impl Avx2 {
@@ -278,19 +279,9 @@ macro_rules! kernels {
                 out: &mut [u8],
                 finish: &mut Finish<'_>,
             ) -> usize {
-                let Layout { flip, .. } = split.layout;
-                let flip = if flip { 0x80 } else { 0 };
-                let shift = split.top_shift();
-                let top_bits = table(
-                    &parts.per_symbol(|top| (top << shift) & (0xff >> u32::from(split.layout.sign)) ^ flip),
-                );
-                let kept = split.kept_bits();
-                let mut nibbles = [0u8; 16];
-                for (nibble, bits) in (0u8..).zip(&mut nibbles) {
-                    let sign = if split.raw_sign { nibble >> kept << 7 } else { 0 };
-                    *bits = (nibble & !(0xff << kept)) << split.dead | sign;
-                }
-                let (nibble_bits, low_nibble) = (table(&nibbles), _mm256_set1_epi8(15));
+                let (tops, nibbles) = byte_tables(split, parts.values);
+                let (top_bits, nibble_bits) = (table(&tops), table(&nibbles));
+                let low_nibble = _mm256_set1_epi8(15);
                 let rests = rest.as_chunks::<VECTOR>().0.as_chunks::<4>().0;
                 let mut sink = TileSink::<8>::new(split, out, finish);
                 for_each_vector!($step, parts, state, sink, |tile, vector, symbols, out| {

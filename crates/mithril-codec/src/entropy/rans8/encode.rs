@@ -72,34 +72,37 @@ pub(crate) fn encode_groups<const N: usize>(
     symbols: &[u8],
     next: &[u8],
 ) {
-    match crate::arch::avx2() {
-        Some(avx2) => avx2.rans8_encode(state, table, symbols, next),
+    match crate::arch::fast() {
+        Some(kernels) => kernels.rans8_encode(state, table, symbols, next),
         None => encode_groups_scalar(state, table, symbols),
     }
 }
 
-/// The meaning of every kernel.
+/// The meaning of every kernel. As in decoding nothing branches on the data, and a division is a product.
 pub(crate) fn encode_groups_scalar<const N: usize>(
     state: &mut EncodeState<'_, N>,
     table: &EncodeTable,
     symbols: &[u8],
 ) {
+    // `x * ceil(2^32 / freq) >> 32` is `x / freq`: it is too large by less than `x * freq / 2^32`, which is below `1 / freq`.
+    let reciprocals = table.freq.map(|freq| (1u64 << 32).div_ceil(u64::from(freq.max(1))));
     for group in symbols.rchunks_exact(N * LANES) {
-        for (stream, symbols) in group.chunks_exact(LANES).enumerate().rev() {
-            let plane = &mut state.planes[stream];
-            for (lane, &symbol) in symbols.iter().enumerate().rev() {
-                let symbol = usize::from(symbol);
-                let freq = u16::from(table.freq[symbol]);
-                let mut x = u16::from_be_bytes([plane[lane], plane[LANES + lane]]);
-                if x >> 8 >= freq {
-                    let [high, low] = x.to_be_bytes();
-                    state.at[stream] -= 1;
-                    state.room[state.at[stream]] = low;
-                    x = u16::from(high);
-                }
-                let [_, rank] = (x % freq).to_be_bytes();
-                let [_, quotient] = (x / freq).to_be_bytes();
-                (plane[lane], plane[LANES + lane]) = (quotient, table.slot(symbol, rank));
+        for (stream, symbols) in group.as_chunks::<LANES>().0.iter().enumerate().rev() {
+            let (highs, lows) = state.planes[stream].split_at_mut(LANES);
+            for ((&symbol, high), low) in symbols.iter().zip(highs).zip(lows).rev() {
+                let symbol = usize::from(symbol % 16);
+                let freq = u64::from(table.freq[symbol]);
+                // The place below the last byte is written in any case: there is always room for one more.
+                state.room[state.at[stream] - 1] = *low;
+                let gives_byte = u64::from(*high) >= freq;
+                state.at[stream] -= usize::from(gives_byte);
+                // Written as arithmetic, which stays free of branches: either the high byte alone, or both.
+                let keeps_low = u64::from(!gives_byte);
+                let x = (u64::from(*high) << (8 * keeps_low)) | (u64::from(*low) * keeps_low);
+                let quotient = (x * reciprocals[symbol]) >> 32;
+                let [rank, ..] = (x - quotient * freq).to_le_bytes();
+                let [quotient, ..] = quotient.to_le_bytes();
+                (*high, *low) = (quotient, table.slot(symbol, rank));
             }
         }
     }

@@ -1,7 +1,7 @@
 use super::*;
 use crate::CodecError;
 use crate::arch::{Kernels, with_kernels};
-use crate::entropy::rans8::decode::decode_group;
+use crate::entropy::rans8::decode::{Slots, decode_group};
 use crate::entropy::rans8::encode::encode_groups_scalar;
 
 pub(super) struct Random(pub(super) u64);
@@ -66,8 +66,9 @@ fn decode_scalar<const N: usize>(
 ) -> Result<Vec<u8>, CodecError> {
     let (mut state, _) = DecodeState::<N>::read(coded)?;
     let mut out = vec![0; n];
+    let slots = Slots::new(&DecodeTable::new(frequencies), &IDENTITY);
     for group in out.chunks_exact_mut(32 * N) {
-        decode_group(&mut state, &DecodeTable::new(frequencies), &IDENTITY, coded, group)?;
+        decode_group(&mut state, &slots, coded, group)?;
     }
     state.finish()?;
     Ok(out)

@@ -17,11 +17,10 @@ mod tiles;
 pub(crate) use finish::Finish;
 pub(crate) use signs::{set_signs, take_signs_portable};
 pub(crate) use tiles::{Joiner, join_tiles, split_tiles};
+#[cfg(all(any(target_arch = "x86_64", target_arch = "aarch64"), not(feature = "scalar-only")))]
+pub(crate) use {finish::FINISHED_LEN, tiles::split_tiles_portable};
 #[cfg(all(target_arch = "x86_64", not(feature = "scalar-only")))]
-pub(crate) use {
-    signs::set_signs_portable,
-    tiles::{join_tiles_portable, split_tiles_portable},
-};
+pub(crate) use {signs::set_signs_portable, tiles::join_tiles_portable};
 
 use crate::CodecError;
 
@@ -138,7 +137,7 @@ impl FieldSplit {
 
     /// Bits of the rest per element.
     #[cfg_attr(
-        not(all(target_arch = "x86_64", not(feature = "scalar-only"))),
+        not(all(any(target_arch = "x86_64", target_arch = "aarch64"), not(feature = "scalar-only"))),
         expect(dead_code, reason = "kernels are chosen by it")
     )]
     pub(crate) fn rest_bits(&self) -> u32 {

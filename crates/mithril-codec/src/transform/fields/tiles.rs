@@ -9,8 +9,8 @@ use crate::arch::{Avx2, JoinKernel};
 /// Splits `source` into one plane byte per element and the rest. `plane` has one byte per element, padded to
 /// whole vectors; `rest` has `rest_len` bytes.
 pub(crate) fn split_tiles(split: &FieldSplit, source: &[u8], plane: &mut [u8], rest: &mut [u8]) {
-    if let Some(avx2) = crate::arch::avx2() {
-        avx2.split_tiles(split, source, plane, rest);
+    if let Some(kernels) = crate::arch::fast() {
+        kernels.split_tiles(split, source, plane, rest);
     } else {
         split_tiles_portable(split, source, plane, rest);
     }

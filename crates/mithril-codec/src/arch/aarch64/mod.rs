@@ -1,0 +1,60 @@
+//! NEON kernels for what takes longest without them. Every CPU of this architecture has NEON, and what is not here is
+//! portable code that the compiler turns into NEON by itself.
+
+#![expect(unsafe_code, reason = "vector loads and stores")]
+
+mod rans8_decode;
+mod rans8_encode;
+mod rans8_fused;
+mod split;
+
+use std::arch::aarch64::*;
+
+/// Proof that NEON may be used.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Neon(());
+
+impl Neon {
+    pub(super) fn new() -> Self {
+        Self(())
+    }
+}
+
+#[inline]
+#[target_feature(enable = "neon")]
+fn load(bytes: &[u8; 16]) -> uint8x16_t {
+    // SAFETY: `bytes` is 16 readable bytes, and the load has no alignment requirement.
+    unsafe { vld1q_u8(bytes.as_ptr()) }
+}
+
+#[inline]
+#[target_feature(enable = "neon")]
+fn store(bytes: &mut [u8; 16], vector: uint8x16_t) {
+    // SAFETY: `bytes` is 16 writable bytes, and the store has no alignment requirement.
+    unsafe { vst1q_u8(bytes.as_mut_ptr(), vector) }
+}
+
+/// The lanes of a stream as two registers for each byte of their states.
+#[derive(Clone, Copy)]
+struct Lanes {
+    high: [uint8x16_t; 2],
+    low: [uint8x16_t; 2],
+}
+
+impl Lanes {
+    #[inline]
+    #[target_feature(enable = "neon")]
+    fn load(planes: &[u8; 64]) -> Self {
+        let (planes, _) = planes.as_chunks();
+        Self { high: [load(&planes[0]), load(&planes[1])], low: [load(&planes[2]), load(&planes[3])] }
+    }
+
+    #[inline]
+    #[target_feature(enable = "neon")]
+    fn save(&self, planes: &mut [u8; 64]) {
+        let (planes, _) = planes.as_chunks_mut();
+        for (plane, vector) in planes.iter_mut().zip(self.high.into_iter().chain(self.low)) {
+            store(plane, vector);
+        }
+    }
+}
