@@ -6,7 +6,7 @@ use crate::delta::encode_words::{Kept, Windows};
 use crate::delta::words::Walk;
 use crate::delta::{ContextRule, Elements32};
 use crate::ecq::gemv::{Activations, Exponents};
-use crate::entropy::rans8::{DecodeState, DecodeTable, EncodeState, EncodeTable, Symbols, Window};
+use crate::entropy::rans8::{DecodeState, DecodeTable, EncodeState, EncodeTable};
 use crate::entropy::rans12;
 use crate::transform::fields::FieldSplit;
 
@@ -161,14 +161,6 @@ impl Avx2 {
     }
 
     pub(crate) fn count_all(self, _: &[u8], _: u8, _: &mut [u32; 16]) {
-        match self {}
-    }
-
-    pub(crate) fn map_window(self, _: &Window, _: &mut [u8], _: u32, _: &mut Vec<u32>) -> usize {
-        match self {}
-    }
-
-    pub(crate) fn map_listed(self, _: &Symbols, _: &mut [u8], _: &mut Vec<u32>) -> usize {
         match self {}
     }
 
@@ -441,60 +433,6 @@ impl Avx2 {
         _: &mut crate::prediction::tile::Lists,
         _: &mut crate::prediction::tile::Coded<'_>,
     ) {
-        match self {}
-    }
-}
-
-// Those that NEON has.
-#[cfg(not(all(target_arch = "aarch64", not(feature = "scalar-only"))))]
-impl Avx2 {
-    pub(crate) fn rans8_decode<const N: usize>(
-        self,
-        _: &mut DecodeState<N>,
-        _: &DecodeTable,
-        _: &[u8; 16],
-        _: &[u8],
-        _: &mut [u8],
-    ) -> usize {
-        match self {}
-    }
-
-    pub(crate) fn rans8_decode_apart<const N: usize>(
-        self,
-        _: &mut DecodeState<N>,
-        _: &DecodeTable,
-        _: &[u8],
-        _: &mut [&mut [u8]; N],
-    ) -> usize {
-        match self {}
-    }
-
-    pub(crate) fn rans8_encode<const N: usize>(
-        self,
-        _: &mut EncodeState<'_, N>,
-        _: &EncodeTable,
-        _: &[u8],
-        _: &[u8],
-    ) {
-        match self {}
-    }
-
-    #[expect(clippy::too_many_arguments, reason = "those of the kernel")]
-    pub(crate) fn rans8_decode_join(
-        self,
-        _: &FieldSplit,
-        _: &[u8; 16],
-        _: &DecodeTable,
-        _: &mut DecodeState<4>,
-        _: &[u8],
-        _: &[u8],
-        _: &mut [u8],
-        _: &mut crate::transform::fields::Finish<'_>,
-    ) -> usize {
-        match self {}
-    }
-
-    pub(crate) fn split_tiles(self, _: &FieldSplit, _: &[u8], _: &mut [u8], _: &mut [u8]) {
         match self {}
     }
 }

@@ -26,6 +26,8 @@ pub(crate) fn avx2() -> Option<Avx2> {
 
 #[cfg(not(all(target_arch = "x86_64", not(feature = "scalar-only"))))]
 mod absent;
+#[cfg(not(all(any(target_arch = "x86_64", target_arch = "aarch64"), not(feature = "scalar-only"))))]
+mod absent_fast;
 
 #[cfg(not(all(target_arch = "x86_64", not(feature = "scalar-only"))))]
 pub(crate) use absent::{Avx2, Columns, JoinKernel, avx2};

@@ -7,6 +7,7 @@ mod rans8_decode;
 mod rans8_encode;
 mod rans8_fused;
 mod split;
+mod window;
 
 use std::arch::aarch64::*;
 

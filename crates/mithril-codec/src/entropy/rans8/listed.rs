@@ -90,8 +90,8 @@ impl Symbols {
 
     /// Turns values into symbols in place. Escapes become the first symbol, that of the most frequent value.
     fn map(&self, plane: &mut [u8], escapes: &mut Vec<u32>) {
-        let done = match crate::arch::avx2() {
-            Some(avx2) => avx2.map_listed(self, plane, escapes),
+        let done = match crate::arch::fast() {
+            Some(kernels) => kernels.map_listed(self, plane, escapes),
             None => 0,
         };
         self.map_scalar(done, plane, escapes);

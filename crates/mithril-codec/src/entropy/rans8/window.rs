@@ -104,8 +104,8 @@ impl Window {
 
     /// Turns values into symbols in place, and adds the positions of escapes, counted from `first`.
     pub(crate) fn map(&self, plane: &mut [u8], first: u32, escapes: &mut Vec<u32>) {
-        let done = match crate::arch::avx2() {
-            Some(avx2) => avx2.map_window(self, plane, first, escapes),
+        let done = match crate::arch::fast() {
+            Some(kernels) => kernels.map_window(self, plane, first, escapes),
             None => 0,
         };
         let (valid, escape) = (self.valid(), self.escape_symbol());
