@@ -47,7 +47,8 @@ LINK_RECORDS = 2
 MAX_SECTION_LEN = 100_000_000
 SMALL_SECTION_LEN = 1 << 20
 MAX_SECTION_RATIO = 32
-MAX_NAME_LEN = 4096
+MAX_NAME_LEN = 65535
+MAX_PATH_LEN = 4096
 MAX_ALIGNMENT = 16
 
 
@@ -218,13 +219,13 @@ def no_duplicates(pairs: list[tuple[str, object]]) -> dict[str, object]:
     return dict(pairs)
 
 
-def is_safe_name(name: str) -> bool:
-    """Section 4.4."""
-    parts = name.replace("\\", "/").split("/")
+def is_safe_path(path: str) -> bool:
+    """Section 3."""
+    parts = path.replace("\\", "/").split("/")
     return (
-        len(name.encode()) <= MAX_NAME_LEN
-        and "\0" not in name
-        and not name.startswith("/")
+        len(path.encode()) <= MAX_PATH_LEN
+        and "\0" not in path
+        and not path.startswith("/")
         and ".." not in parts
     )
 
@@ -243,14 +244,14 @@ def check_header(header: object) -> None:
             "original",
         )
         name = original["name"]
-        plain = is_safe_name(name) and name != "." and not set(name) & set("/\\")
+        plain = is_safe_path(name) and name != "." and not set(name) & set("/\\")
         require(plain, "an original name with directories")
     step = header.get("step")
     require(step is None or (isinstance(step, int) and 0 <= step < 2**64), "step")
     for file in header.get("files", []):
         require(isinstance(file, dict) and isinstance(file.get("path"), str), "files")
         for path in (file["path"], file.get("packed_as") or file["path"]):
-            require(path != "" and is_safe_name(path), "an unsafe path")
+            require(path != "" and is_safe_path(path), "an unsafe path")
 
 
 def read_header(data: bytes, footer: Footer, index: bytes) -> dict[str, object]:
@@ -323,11 +324,11 @@ def read_number(r: Reader) -> int:
 def read_name(r: Reader) -> str:
     """Sections 4.2 and 4.4."""
     try:
-        name = r.take(read_number(r)).decode()
+        coded = r.take(read_number(r))
+        require(len(coded) <= MAX_NAME_LEN, "a name that is too long")
+        return coded.decode()
     except UnicodeDecodeError as error:
         raise Corrupt("a name that is not UTF-8") from error
-    require(is_safe_name(name), "a name that is unsafe")
-    return name
 
 
 def read_entry(r: Reader) -> Entry:
@@ -413,10 +414,12 @@ def check_moments(entry: Entry, entries: list[Entry]) -> None:
         require(moment.raw_len == entry.raw_len, "a moment of another length")
 
 
-def read_index(raw: bytes) -> list[Entry]:
+def read_index(raw: bytes, index_offset: int) -> list[Entry]:
     r = Reader(raw)
     try:
-        entries = [read_entry(r) for _ in range(read_number(r))]
+        n_entries = read_number(r)
+        require(n_entries <= max(4096, index_offset // 16), "more entries than the file has room for")
+        entries = [read_entry(r) for _ in range(n_entries)]
     except Truncated as early:
         raise Corrupt("an index that ends inside an entry") from early
     r.finish("the index")
@@ -553,7 +556,9 @@ def open_container(data: bytes, bases: Bases | None = None) -> Container:
     footer = read_footer(data)
     index = data[footer.index_offset : footer.index_offset + footer.index_len]
     require(checksum(index) == footer.index_checksum, "index_checksum")
-    entries = read_index(decode_section(index, footer.index_raw_len))
+    entries = read_index(
+        decode_section(index, footer.index_raw_len), footer.index_offset
+    )
     place_frames(entries, footer)
     header = read_header(data, footer, index)
     return Container(data, header, entries, bases or {})

@@ -32,7 +32,8 @@ Examples:
   mithril inspect model.safetensors.mckp
   mithril decompress model.safetensors.mckp
 
-Exit code: 0 done, 1 the input is at fault, 2 the command line or the environment is."
+Exit code: 0 done; 1 the input is at fault: damaged, different, missing, of another kind; 2 the command line or the
+environment is: an output that exists, a full disk; 141 the reader of the output has gone."
 )]
 pub(crate) struct Arguments {
     /// What to do.
@@ -205,9 +206,8 @@ pub(crate) struct DemoArguments {
 /// Prints help to stdout, or what is wrong with the command line to stderr; gives the exit code.
 pub(crate) fn report(error: &clap::Error) -> u8 {
     if !error.use_stderr() {
-        // A closed pipe is no error: the reader has seen enough.
-        let _ = error.print();
-        return 0;
+        let printed = crate::failure::print(&error.render().to_string());
+        return printed.map_or_else(|failure| failure.report(), |()| 0);
     }
     let text = error.render().to_string();
     let text =
@@ -227,7 +227,48 @@ fn parse_dtype(name: &str) -> Result<Dtype, String> {
     })
 }
 
+/// A number of bytes, with a unit of powers of 1000 or of 1024.
+fn parse_size(text: &str) -> Result<u64, String> {
+    let expected = || "expected a number of bytes, as in `1000000`, `500MB` or `2GiB`".to_owned();
+    let (number, unit) = text.split_at(text.find(|c: char| !c.is_ascii_digit()).unwrap_or(text.len()));
+    let unit = match unit.trim_start().to_ascii_lowercase().as_str() {
+        "" | "b" => 1,
+        "k" | "kb" => 1000,
+        "m" | "mb" => 1000u64.pow(2),
+        "g" | "gb" => 1000u64.pow(3),
+        "t" | "tb" => 1000u64.pow(4),
+        "kib" => 1 << 10,
+        "mib" => 1 << 20,
+        "gib" => 1 << 30,
+        "tib" => 1 << 40,
+        _ => return Err(expected()),
+    };
+    number.parse::<u64>().ok().and_then(|number| number.checked_mul(unit)).ok_or_else(expected)
+}
+
 fn parse_seconds(text: &str) -> Result<f64, String> {
     let seconds = text.parse().ok().filter(|seconds: &f64| seconds.is_finite() && *seconds >= 0.0);
     seconds.ok_or_else(|| "expected a number of seconds".to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sizes_are_bytes_or_have_a_unit() {
+        for (text, bytes) in [
+            ("0", 0),
+            ("17", 17),
+            ("3kB", 3000),
+            ("2 MiB", 2 << 20),
+            ("1G", 1_000_000_000),
+            ("1TiB", 1 << 40),
+        ] {
+            assert_eq!(parse_size(text), Ok(bytes), "{text}");
+        }
+        for wrong in ["", "MB", "-1", "1.5GB", "1 byte", "99999999999TB", "0x10"] {
+            assert!(parse_size(wrong).is_err(), "{wrong}");
+        }
+    }
 }

@@ -152,7 +152,8 @@ pub(crate) fn merge(arguments: &MergeArguments) -> Result<(), Failure> {
     let parts =
         arguments.parts.iter().map(|part| Repository::open(part).map_err(|error| refused(part, &error)));
     let parts = parts.collect::<Result<Vec<Repository>, Failure>>()?;
-    let output = create(&arguments.output, arguments.force)?;
+    let first = arguments.parts.first().map_or(Path::new("."), PathBuf::as_path);
+    let output = create(first, &arguments.output, arguments.force)?;
     let meter = Meter::new(None);
     let files = if arguments.save_single_file { Files::Single } else { Files::PerModule };
     let merged = df11::merge(&parts, output, files, arguments.threads, &|len| meter.add(len));
@@ -192,13 +193,13 @@ fn to_df11(arguments: &ConvertArguments, path: &Path, is_whole_pipeline: bool) -
     let started = seconds(ClockId::Monotonic);
     let failed = |error: &Error| refused(path, error);
     let summaries = if is_whole_pipeline {
-        let output = create(&arguments.output, arguments.force)?;
+        let output = create(path, &arguments.output, arguments.force)?;
         let meter = Meter::new(None);
         let progress = |len| meter.add(len);
         df11::encode_pipeline(path, output, &options, &progress).map_err(|error| failed(&error))?
     } else {
         let repository = Repository::open(path).map_err(|error| failed(&error))?;
-        let output = create(&arguments.output, arguments.force)?;
+        let output = create(path, &arguments.output, arguments.force)?;
         let total: u64 =
             repository.tensors().iter().map(|tensor| tensor.bytes.end - tensor.bytes.start).sum();
         let meter = Meter::new(Some(total).filter(|_| options.blocks.is_none()));
@@ -253,7 +254,7 @@ fn to_safetensors(arguments: &ConvertArguments, path: &Path, is_whole_pipeline: 
     let meter = Meter::new(None);
     let progress = |len| meter.add(len);
     let summaries = if is_whole_pipeline {
-        let output = create(&arguments.output, arguments.force)?;
+        let output = create(path, &arguments.output, arguments.force)?;
         df11::decode_pipeline(path, output, arguments.threads, &progress).map_err(|error| failed(&error))?
     } else {
         let shapes = match &arguments.shapes_from {
@@ -262,7 +263,7 @@ fn to_safetensors(arguments: &ConvertArguments, path: &Path, is_whole_pipeline: 
         };
         let source = df11::ShapeSource { repository: shapes.as_ref(), model: None };
         let model = df11::Model::open_with(path, &source).map_err(|error| failed(&error))?;
-        let output = create(&arguments.output, arguments.force)?;
+        let output = create(path, &arguments.output, arguments.force)?;
         let summary =
             df11::decode(&model, output, arguments.threads, &progress).map_err(|error| failed(&error))?;
         vec![(String::new(), summary)]
@@ -381,19 +382,25 @@ impl Meter {
     }
 }
 
-pub(crate) fn create(path: &Path, replace: bool) -> Result<OutputDirectory, Failure> {
+/// Starts the directory that an input is converted to: nobody may read it who may not read the input.
+pub(crate) fn create(input: &Path, path: &Path, replace: bool) -> Result<OutputDirectory, Failure> {
     let output = OutputDirectory::create(path, replace).map_err(|error| match &error {
         Error::InvalidArgument { .. } => {
             Failure::command(error.to_string()).with_hint("`--force` replaces its files, `-o` names another")
         }
-        _ => Failure::library(path.display(), &error),
+        _ => Failure::model(path.display(), &error),
     })?;
+    let output = output.no_wider_than(input).map_err(|error| refused(input, &error))?;
     remove_directory_on_signal(output.temporary());
     Ok(output)
 }
 
 pub(crate) fn refused(path: &Path, error: &Error) -> Failure {
-    Failure::library(path.display(), error)
+    match error {
+        // What was typed, not what was found.
+        Error::InvalidArgument { what } if what.starts_with("pattern `") => Failure::command(what),
+        _ => Failure::model(path.display(), error),
+    }
 }
 
 /// A path, or a component of it.

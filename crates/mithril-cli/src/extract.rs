@@ -5,6 +5,7 @@ use crate::failure::{Failure, tell};
 use crate::input::has_suffix;
 use crate::open;
 use crate::output::{Output, Target};
+use crate::source::narrow_attributes;
 use mithril::Dtype;
 use mithril::container::ModelTensor;
 use std::io::{self, IsTerminal, Write};
@@ -23,15 +24,21 @@ pub(crate) fn run(arguments: &ExtractArguments) -> Result<(), Failure> {
     }
     let model = open::model(&arguments.file, &arguments.base)?;
     let idx = model.find(&arguments.tensor).ok_or_else(|| {
+        let names = model.tensors().iter().map(|tensor| tensor.name.as_str());
+        let hint = match similar(&arguments.tensor, names) {
+            Some(similar) => format!("did you mean `{}`?", similar.escape_debug()),
+            None => format!("`mithril inspect {name}` lists its tensors"),
+        };
         Failure::input(format!("`{name}` has no tensor `{}`", arguments.tensor.escape_debug()))
-            .with_hint(format!("`mithril inspect {name}` lists its tensors"))
+            .with_hint(hint)
     })?;
     let info = &model.tensors()[idx];
     let (shape, range) = part(info, arguments)?;
     let raw = arguments.raw || arguments.output.as_deref().is_some_and(|path| has_suffix(path, "bin"));
     let refused = |error: &mithril::Error| Failure::model(&name, error);
     let tensor = model.open_tensor(idx).map_err(|error| refused(&error))?;
-    let mut output = Output::create(&target, arguments.force)?;
+    target.check_room(range.end - range.start, arguments.max_output)?;
+    let mut output = Output::create(&target, arguments.force, narrow_attributes(&arguments.file)?)?;
     let output_name = output.name().to_owned();
     let failed = |error: io::Error| Failure::write(&output_name, &error);
     if !raw {
@@ -55,6 +62,14 @@ pub(crate) fn run(arguments: &ExtractArguments) -> Result<(), Failure> {
     }
     output.commit()?;
     Ok(())
+}
+
+/// The name that is most like a wanted one, if one is like it.
+fn similar<'a>(wanted: &str, names: impl Iterator<Item = &'a str>) -> Option<&'a str> {
+    const ALIKE: f64 = 0.8;
+    let scored = names.map(|name| (strsim::jaro_winkler(wanted, name), name));
+    let alike = scored.filter(|(score, _)| *score > ALIKE);
+    alike.max_by(|a, b| a.0.total_cmp(&b.0)).map(|(_, name)| name)
 }
 
 /// Shape and bytes of the part that is wanted.

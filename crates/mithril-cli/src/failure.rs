@@ -3,11 +3,18 @@
 use mithril::{Error, ErrorKind, FormatError};
 use std::fmt::Display;
 use std::io::{self, ErrorKind as IoKind, Write};
+use std::path::Path;
+
+/// The exit code of a program that the signal of a closed pipe ends, as shells show it.
+const CLOSED_PIPE: u8 = 128 + 13;
+
+/// What to do about a base that was not found.
+pub(crate) const NAME_THE_BASE: &str = "`--base PATH` names the model that it was made against";
 
 /// Why a command stopped.
 #[derive(Debug)]
 pub(crate) enum Failure {
-    /// Whoever read our output has read enough: no error.
+    /// Whoever read our output has read enough: nothing to be told, but not all was written.
     ClosedPipe,
     /// The user knows already: only the exit code is left.
     Reported(Fault),
@@ -57,7 +64,16 @@ impl Failure {
 
     /// Writing an output failed.
     pub(crate) fn write(name: impl Display, error: &io::Error) -> Self {
+        let name = name.to_string();
         match error.kind() {
+            IoKind::NotFound => {
+                let parent = Path::new(&name).parent().filter(|parent| !parent.as_os_str().is_empty());
+                let reason = match parent.filter(|parent| !parent.exists()) {
+                    Some(missing) => format!("there is no directory `{}`", missing.display()),
+                    None => reason(error),
+                };
+                Self::command(format!("cannot write `{name}`: {reason}"))
+            }
             IoKind::BrokenPipe => Self::ClosedPipe,
             IoKind::AlreadyExists => Self::command(format!("`{name}` exists already"))
                 .with_hint("`--force` replaces it, `-o` names another"),
@@ -67,7 +83,7 @@ impl Failure {
 
     /// The library refused a frame or a file.
     pub(crate) fn library(name: impl Display, error: &Error) -> Self {
-        let message = format!("`{name}`: {error}");
+        let message = about(name, error);
         match error.kind() {
             ErrorKind::Corrupt => Self::input(message),
             ErrorKind::Truncated => Self::input(message).with_hint("the file is incomplete; fetch it again"),
@@ -81,10 +97,20 @@ impl Failure {
 
     /// The library refused a model file: whatever is wrong, it is that file, or writing the output.
     pub(crate) fn model(name: impl Display, error: &Error) -> Self {
-        if let Error::Io { what, source } = error {
+        if let Error::Io { what, source, .. } = error {
             // Where the library knows the file, its message names it.
             let file = what.split('`').nth(1);
-            return match what.starts_with("cannot write") {
+            let is_output =
+                ["cannot write", "cannot make", "cannot remove"].iter().any(|verb| what.starts_with(verb));
+            // Whatever was being done: these come from writing only.
+            let is_full = matches!(
+                source.kind(),
+                IoKind::StorageFull
+                    | IoKind::QuotaExceeded
+                    | IoKind::FileTooLarge
+                    | IoKind::ReadOnlyFilesystem
+            );
+            return match is_output || is_full {
                 true => Self::write(file.unwrap_or("output"), source),
                 false => match file {
                     Some(file) => Self::read(file, source),
@@ -92,19 +118,22 @@ impl Failure {
                 },
             };
         }
+        if let Error::Model { name, source } = error {
+            return Self::model(name, source);
+        }
         let hint = match error.kind() {
             ErrorKind::Truncated => {
                 "the file is incomplete: fetch it again, or `mithril repair` saves what is left"
             }
             ErrorKind::Corrupt => "`mithril verify` lists what is damaged, `mithril repair` saves the rest",
             ErrorKind::Unsupported => "a later version of mithril may read it",
-            ErrorKind::Base => "name the file it was made against with `--base`",
+            ErrorKind::Base => NAME_THE_BASE,
             ErrorKind::NotFound => "`mithril inspect` lists the tensors",
-            _ => return Self::input(format!("`{name}`: {error}")),
+            _ => return Self::input(about(name, error)),
         };
         let is_container = matches!(error, Error::Tensor { .. })
             || !matches!(error, Error::Format(FormatError::Foreign { .. } | FormatError::NotAFrame { .. }));
-        let failure = Self::input(format!("`{name}`: {error}"));
+        let failure = Self::input(about(name, error));
         if is_container { failure.with_hint(hint) } else { failure }
     }
 
@@ -127,11 +156,17 @@ impl Failure {
     /// Tells the user, and gives the exit code.
     pub(crate) fn report(&self) -> u8 {
         match self.tell() {
-            None => 0,
+            None => CLOSED_PIPE,
             Some(Fault::Input) => 1,
             Some(Fault::Command) => 2,
         }
     }
+}
+
+/// What is wrong with a file, which is named once.
+fn about(name: impl Display, error: &Error) -> String {
+    let (name, error) = (format!("`{name}`"), error.to_string());
+    if error.contains(&name) { error } else { format!("{name}: {error}") }
 }
 
 /// The system's reason in our style: no capital, no number.

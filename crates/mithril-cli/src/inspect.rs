@@ -141,7 +141,7 @@ fn tensor_to_json(tensor: &Tensor) -> Value {
     })
 }
 
-fn describe_frame(source: Source) -> Result<FrameInfo, Failure> {
+fn describe_frame(mut source: Source) -> Result<FrameInfo, Failure> {
     let name = source.name.clone();
     let refused = |error: &mithril::Error| crate::pack::refused_frame(&name, error);
     if let (Some(len), true) = (source.len, source.is_frame()) {
@@ -149,7 +149,7 @@ fn describe_frame(source: Source) -> Result<FrameInfo, Failure> {
     }
     // A pipe has to be read as a whole, and so is what turns out to be no frame.
     let mut frame = Vec::new();
-    source.reader()?.read_to_end(&mut frame).map_err(|error| Failure::read(&name, &error))?;
+    source.reader().read_to_end(&mut frame).map_err(|error| Failure::read(&name, &error))?;
     mithril::inspect(&frame).map_err(|error| refused(&error))
 }
 

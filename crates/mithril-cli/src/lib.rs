@@ -34,11 +34,18 @@ use clap::Parser;
 use std::ffi::OsString;
 
 /// Runs the command with these arguments, the name of the program first; returns its exit code: 0 done, 1 the input is
-/// at fault, 2 the command line or the environment is.
+/// at fault, 2 the command line or the environment is, 141 the reader of its output has gone.
 pub fn run(arguments: impl IntoIterator<Item = OsString>) -> u8 {
-    let arguments = match Arguments::try_parse_from(arguments) {
+    let words: Vec<OsString> = arguments.into_iter().collect();
+    let arguments = match Arguments::try_parse_from(&words) {
         Ok(arguments) => arguments,
-        Err(error) => return arguments::report(&error),
+        Err(error) => {
+            let code = arguments::report(&error);
+            if let Some(order) = store::right_order(&words).filter(|_| code != 0) {
+                failure::tell(&format!("hint: the store comes first: `{order}`"));
+            }
+            return code;
+        }
     };
     let result = match arguments.command {
         Command::Bench(arguments) => bench::run(&arguments),

@@ -1,9 +1,10 @@
 //! Where output goes: stdout, a device or pipe, or a file that appears whole or not at all.
 
 use crate::failure::Failure;
-use mithril::AtomicFile;
+use mithril::{AtomicFile, Attributes, room};
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Write};
+use std::os::fd::AsFd;
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, MutexGuard, Once, PoisonError};
 
@@ -36,10 +37,31 @@ impl Target {
     /// The path, if it names a file that can appear at once, or one that is there already; not a device or a pipe.
     pub(crate) fn regular_file(&self) -> Option<&Path> {
         match self {
-            Self::File(path) if fs::metadata(path).map_or(true, |metadata| metadata.is_file()) => Some(path),
+            Self::File(path) if !is_special(path) => Some(path),
             _ => None,
         }
     }
+
+    /// Refuses what is larger than the user allows, or than the file system of the target has room for.
+    pub(crate) fn check_room(&self, raw_len: u64, max_len: Option<u64>) -> Result<(), Failure> {
+        room::check_limit(raw_len, max_len).map_err(|error| too_large(&error))?;
+        match self {
+            Self::File(path) if !is_special(path) => {
+                room::check(path, raw_len).map_err(|error| failed(path, &error))
+            }
+            _ => Ok(()),
+        }
+    }
+}
+
+/// The content is larger than `--max-output` allows.
+pub(crate) fn too_large(error: &mithril::Error) -> Failure {
+    Failure::input(error.to_string()).with_hint("`--max-output` allows more")
+}
+
+/// Whether something of this name is neither a file nor a directory, but a device or a pipe.
+fn is_special(path: &Path) -> bool {
+    fs::metadata(path).is_ok_and(|metadata| !metadata.is_file() && !metadata.is_dir())
 }
 
 /// An output that is being written. Dropped without [`Output::commit`], it leaves nothing behind.
@@ -52,29 +74,31 @@ pub(crate) struct Output {
 
 #[derive(Debug)]
 enum Sink {
-    Stdout,
-    /// A device or a pipe: bytes go there at once, and it stays what it is.
+    /// Stdout, a device or a pipe: bytes go there at once, and it stays what it is.
     Special(File),
-    Atomic(AtomicFile),
+    Atomic(Box<AtomicFile>),
     Nowhere,
 }
 
 impl Output {
-    /// Opens an output. An existing file is refused unless `replace`.
-    pub(crate) fn create(target: &Target, replace: bool) -> Result<Self, Failure> {
+    /// Opens an output. An existing file is refused unless `replace`; a new one gets these attributes.
+    pub(crate) fn create(target: &Target, replace: bool, attributes: Attributes) -> Result<Self, Failure> {
         let sink = match target {
-            Target::Stdout => Sink::Stdout,
+            // Not through the buffer of the standard library, which takes a closed stdout for one that takes everything.
+            Target::Stdout => {
+                let stdout = io::stdout().as_fd().try_clone_to_owned();
+                Sink::Special(stdout.map_err(|error| failed(Path::new("stdout"), &error))?.into())
+            }
             Target::Nowhere => Sink::Nowhere,
-            Target::File(path) => match fs::metadata(path) {
-                Ok(metadata) if !metadata.is_file() && !metadata.is_dir() => {
-                    let file = OpenOptions::new().write(true).open(path);
-                    Sink::Special(file.map_err(|error| failed(path, &error))?)
-                }
-                _ => {
-                    clean_up_on_signal();
-                    Sink::Atomic(AtomicFile::create(path, replace).map_err(|error| failed(path, &error))?)
-                }
-            },
+            Target::File(path) if is_special(path) => {
+                let file = OpenOptions::new().write(true).open(path);
+                Sink::Special(file.map_err(|error| failed(path, &error))?)
+            }
+            Target::File(path) => {
+                clean_up_on_signal();
+                let file = AtomicFile::create_with(path, replace, attributes);
+                Sink::Atomic(Box::new(file.map_err(|error| failed(path, &error))?))
+            }
         };
         Ok(Self { sink, name: target.name(), len: 0 })
     }
@@ -98,8 +122,6 @@ impl Output {
 impl Write for Output {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         let len = match &mut self.sink {
-            // Locked for each write: containers are written by another thread than the one that opened them.
-            Sink::Stdout => io::stdout().lock().write(bytes)?,
             Sink::Special(file) => file.write(bytes)?,
             Sink::Atomic(file) => file.write(bytes)?,
             Sink::Nowhere => bytes.len(),
@@ -110,7 +132,6 @@ impl Write for Output {
 
     fn flush(&mut self) -> io::Result<()> {
         match &mut self.sink {
-            Sink::Stdout => io::stdout().lock().flush(),
             Sink::Special(file) => file.flush(),
             Sink::Atomic(file) => file.flush(),
             Sink::Nowhere => Ok(()),
@@ -137,7 +158,7 @@ pub(crate) fn clean_up_on_signal() {
     STARTED.call_once(|| {
         // Without the handler everything works but the cleaning up.
         let Ok(mut signals) = signal_hook::iterator::Signals::new([SIGHUP, SIGINT, SIGTERM]) else { return };
-        std::thread::spawn(move || {
+        let clean_up = move || {
             if let Some(signal) = signals.forever().next() {
                 AtomicFile::abandon_all();
                 if let Some(directory) = temporary_directory().take() {
@@ -145,7 +166,9 @@ pub(crate) fn clean_up_on_signal() {
                 }
                 let _ = signal_hook::low_level::emulate_default_handler(signal);
             }
-        });
+        };
+        // Nor does it need the thread: the next run cleans up.
+        let _ = std::thread::Builder::new().spawn(clean_up);
     });
 }
 

@@ -44,6 +44,11 @@ enum Direction {
 
 /// Runs `mithril compress`.
 pub(crate) fn compress(arguments: &CompressArguments) -> Result<(), Failure> {
+    let to_one_stream = arguments.output.as_deref().is_some_and(is_stdio);
+    if arguments.files.len() > 1 && to_one_stream {
+        let message = "several files cannot go to stdout: nothing could tell them apart again";
+        return Err(Failure::command(message).with_hint("`-o` may name a directory that exists"));
+    }
     check_outputs(&arguments.files, arguments.output.as_deref(), arguments.json)?;
     let bases = open_bases(&arguments.base)?;
     for_each(Direction::Compress, &arguments.files, arguments.json, |path| {
@@ -61,6 +66,10 @@ pub(crate) fn compress(arguments: &CompressArguments) -> Result<(), Failure> {
             return containers::compress_directory(path, &output, arguments, &bases);
         }
         let source = Source::open(path)?;
+        if (source.is_container() || source.is_frame() || source.is_framed()) && !arguments.force {
+            return Err(Failure::input(format!("`{}` is packed already", source.name))
+                .with_hint("`--force` packs it once more, which makes it no smaller"));
+        }
         let is_model = arguments.dtype.is_none() && source.is_model();
         let suffix = match (is_model, arguments.to) {
             (true, PackTo::Container) => CONTAINER_SUFFIX,
@@ -101,6 +110,11 @@ pub(crate) fn decompress(arguments: &DecompressArguments) -> Result<(), Failure>
             return containers::decompress_directory(path, &output, arguments, &bases);
         }
         let source = Source::open(path)?;
+        let is_packed = source.is_container() || source.is_frame() || source.is_framed();
+        if !is_packed && !source.is_short() {
+            return Err(Failure::input(format!("`{}` is not packed: nothing to decompress", source.name))
+                .with_hint("only files made by `mithril compress` can be restored"));
+        }
         let target = match (&arguments.output, arguments.dry_run) {
             (_, true) => Target::Nowhere,
             (Some(output), _) => named_target(output, &without_suffix(path).unwrap_or(path.to_owned())),
@@ -169,6 +183,8 @@ fn for_each(
                 }
                 done.push(file);
             }
+            // Who reads the output does not want that of the next file either.
+            Err(failure @ Failure::ClosedPipe) => return Err(failure),
             Err(failure) if files.len() == 1 => return Err(failure),
             Err(failure) => worst = worst.max(failure.tell()),
         }

@@ -100,8 +100,9 @@ pub(crate) fn run(arguments: &QuantizeArguments) -> Result<(), Failure> {
     if let Some(path) = &arguments.sensitivities {
         options.sensitivities = sensitivities(path)?;
     }
+    options.check().map_err(|error| Failure::command(error.to_string()))?;
     let repository = Repository::open(model).map_err(|error| refused(model, &error))?;
-    let output = create(&arguments.output, arguments.force)?;
+    let output = create(model, &arguments.output, arguments.force)?;
     let meter = Meter::new(None);
     let report = quantize(&repository, output, &options, &|len| meter.add(len));
     let report = report.map_err(|error| refused(model, &error))?;

@@ -34,8 +34,8 @@ pub(crate) fn run(arguments: &RepairArguments) -> Result<(), Failure> {
         return Err(Failure::input(message).with_hint("is it a container at all? `mithril inspect` tells"));
     }
     let len = match arguments.to {
-        RepairTo::Container => write_container(&salvage, &file, &target, arguments)?,
-        RepairTo::Safetensors => write_safetensors(&salvage, &file, &target, arguments)?,
+        RepairTo::Container => write_container(&salvage, &file, &source, &target, arguments)?,
+        RepairTo::Safetensors => write_safetensors(&salvage, &file, &source, &target, arguments)?,
     };
     if arguments.json {
         print_json(&json!({
@@ -81,10 +81,11 @@ fn name_of(lost: &Lost) -> String {
 fn write_container(
     salvage: &Salvage,
     file: &File,
+    source: &Source,
     target: &Target,
     arguments: &RepairArguments,
 ) -> Result<u64, Failure> {
-    let output = Output::create(target, arguments.force)?;
+    let output = Output::create(target, arguments.force, source.narrow_attributes())?;
     let (output, _) =
         salvage.write(file, output, &|_| ()).map_err(|error| failed(target, arguments, &error))?;
     output.commit()
@@ -94,6 +95,7 @@ fn write_container(
 fn write_safetensors(
     salvage: &Salvage,
     file: &File,
+    source: &Source,
     target: &Target,
     arguments: &RepairArguments,
 ) -> Result<u64, Failure> {
@@ -107,14 +109,14 @@ fn write_safetensors(
     let refused = |error: &Error| failed(target, arguments, error);
     let model = Model::open(arguments.file.display().to_string(), Box::new(aside), bases);
     let model = model.map_err(|error| refused(&error))?;
-    let output = Output::create(target, arguments.force)?;
+    let output = Output::create(target, arguments.force, source.narrow_attributes())?;
     let output = model.write_safetensors(output, arguments.threads).map_err(|error| refused(&error))?;
     output.commit()
 }
 
 fn failed(target: &Target, arguments: &RepairArguments, error: &Error) -> Failure {
     match error {
-        Error::Io { what, source } if what.starts_with("cannot write") => {
+        Error::Io { what, source, .. } if what.starts_with("cannot write") => {
             Failure::write(target.name(), source)
         }
         _ => Failure::model(arguments.file.display(), error),

@@ -1,7 +1,7 @@
 //! `mithril verify`: every sum of every file, and nothing written.
 
 use crate::arguments::VerifyArguments;
-use crate::failure::{Failure, Fault, print, print_json};
+use crate::failure::{Failure, Fault, NAME_THE_BASE, print, print_json, tell};
 use crate::open;
 use crate::progress::Meter;
 use crate::source::Source;
@@ -17,6 +17,8 @@ struct Finding {
     /// What was checked, in words.
     checked: String,
     problems: Vec<String>,
+    /// The base that was not found, without which not everything can be checked.
+    missing_base: Option<String>,
     facts: Value,
 }
 
@@ -35,22 +37,37 @@ pub(crate) fn run(arguments: &VerifyArguments) -> Result<(), Failure> {
                     Failure::Told { fault, message, hint }.tell();
                     continue;
                 }
-                Finding { checked: String::new(), problems: vec![message], facts: json!({}) }
+                Finding {
+                    checked: String::new(),
+                    problems: vec![message],
+                    missing_base: None,
+                    facts: json!({}),
+                }
             }
             Err(failure) => return Err(failure),
         };
-        let is_intact = finding.problems.is_empty();
+        let is_intact = finding.problems.is_empty() && finding.missing_base.is_none();
         if !is_intact {
             worst = worst.max(Some(Fault::Input));
         }
         if arguments.json {
-            let mut report = json!({"file": name, "intact": is_intact, "problems": finding.problems});
+            // Neither true nor false when nothing is known to be damaged, and not everything was checked.
+            let known = if finding.problems.is_empty() && !is_intact { None } else { Some(is_intact) };
+            let mut report = json!({
+                "file": name,
+                "intact": known,
+                "problems": finding.problems,
+                "missing_base": finding.missing_base,
+            });
             if let (Some(report), Some(facts)) = (report.as_object_mut(), finding.facts.as_object()) {
                 report.extend(facts.clone());
             }
             reports.push(report);
         } else if is_intact {
             print(&format!("{name}: intact, {}\n", finding.checked))?;
+        } else if let (Some(missing), true) = (&finding.missing_base, finding.problems.is_empty()) {
+            print(&format!("{name}: {missing}\n"))?;
+            tell(&format!("\nhint: {NAME_THE_BASE}"));
         } else {
             let n = finding.problems.len();
             let lines: String = finding.problems.iter().map(|problem| format!("  {problem}\n")).collect();
@@ -83,6 +100,7 @@ fn check(path: &Path, arguments: &VerifyArguments) -> Result<Finding, Failure> {
         return Ok(Finding {
             checked: format!("the structure of {n} tensors; {} files carry no checksums", model.kind()),
             problems: Vec::new(),
+            missing_base: None,
             facts: json!({"kind": model.kind(), "n_tensors": n, "checksums": false}),
         });
     }
@@ -117,6 +135,7 @@ fn check_container(path: &Path, source: &Source, arguments: &VerifyArguments) ->
     Ok(Finding {
         checked,
         problems: found.problems.iter().map(ToString::to_string).collect(),
+        missing_base: found.missing_base.as_ref().map(ToString::to_string),
         facts: json!({
             "kind": "container",
             "n_decoded": found.n_decoded,
@@ -147,6 +166,7 @@ fn check_framed(path: &Path, arguments: &VerifyArguments) -> Result<Finding, Fai
         checked: format!("{n} tensors decoded"),
         facts: json!({"kind": "safetensors with frames", "n_decoded": n - problems.len()}),
         problems,
+        missing_base: None,
     })
 }
 
@@ -162,6 +182,7 @@ fn check_coded(path: &Path, file: &EcqFile) -> Result<Finding, Failure> {
     Ok(Finding {
         checked: format!("{n} coded matrices decoded{source}"),
         problems: found.problems.iter().map(ToString::to_string).collect(),
+        missing_base: None,
         facts: json!({
             "kind": "entropy-coded safetensors",
             "n_matrices": n,
@@ -171,11 +192,11 @@ fn check_coded(path: &Path, file: &EcqFile) -> Result<Finding, Failure> {
     })
 }
 
-fn check_frame(source: Source, arguments: &VerifyArguments) -> Result<Finding, Failure> {
+fn check_frame(mut source: Source, arguments: &VerifyArguments) -> Result<Finding, Failure> {
     let name = source.name.clone();
     let total_len = source.len;
     let options = DecodeOptions::default().with_threads(arguments.threads);
-    let reader = crate::progress::Metered::new(source.reader()?, total_len);
+    let reader = crate::progress::Metered::new(source.reader(), total_len);
     let mut decoder =
         Decoder::with_options(reader, &options).map_err(|error| crate::pack::refused_frame(&name, &error))?;
     let has_sums = decoder.header().checksums;
@@ -186,12 +207,14 @@ fn check_frame(source: Source, arguments: &VerifyArguments) -> Result<Finding, F
                 if has_sums { "" } else { "; blocks carry no checksums" }
             ),
             problems: Vec::new(),
+            missing_base: None,
             facts: json!({"kind": "frame", "decoded_bytes": len, "checksums": has_sums}),
         }),
         // Damage is a finding; that the file cannot be read is not.
         Err(error) if error.get_ref().is_some() => Ok(Finding {
             checked: String::new(),
             problems: vec![error.to_string()],
+            missing_base: None,
             facts: json!({"kind": "frame"}),
         }),
         Err(error) => Err(Failure::read(&name, &error)),

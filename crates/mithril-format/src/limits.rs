@@ -25,8 +25,18 @@ pub const MAX_SECTION_RATIO: u64 = 32;
 /// Sections up to this length may come of any number of coded bytes.
 pub const SMALL_SECTION_LEN: u64 = 1 << 20;
 
-/// Bytes of a tensor's name.
-pub const MAX_NAME_LEN: usize = 4096;
+/// Bytes before the index for each entry that it lists: a record takes more. So memory for entries is bounded by the bytes
+/// of a container, not by what its index compresses to.
+pub const MIN_BYTES_PER_ENTRY: u64 = 16;
+
+/// Entries that any index may list.
+pub const FEW_ENTRIES: u64 = 4096;
+
+/// Bytes of a tensor's name: what the two bytes of a record can tell.
+pub const MAX_NAME_LEN: usize = 65535;
+
+/// Bytes of the name or place of a file in the header of a container.
+pub const MAX_PATH_LEN: usize = 4096;
 
 /// Largest alignment of frames, as a power of two.
 pub const MAX_ALIGNMENT_LOG2: u8 = 16;

@@ -33,6 +33,14 @@ pub trait ReadAt: Send + Sync {
         let _ = range;
         None
     }
+
+    /// Refuses a source that is known to have changed since it was opened: what was read of it may be a mixture.
+    ///
+    /// # Errors
+    /// When it has changed. Sources that cannot change, or do not know, never fail.
+    fn check_unchanged(&self) -> io::Result<()> {
+        Ok(())
+    }
 }
 
 impl ReadAt for [u8] {
@@ -77,6 +85,10 @@ impl<T: ReadAt + ?Sized> ReadAt for Box<T> {
     fn slice(&self, range: Range<u64>) -> Option<&[u8]> {
         (**self).slice(range)
     }
+
+    fn check_unchanged(&self) -> io::Result<()> {
+        (**self).check_unchanged()
+    }
 }
 
 impl<T: ReadAt + ?Sized> ReadAt for &T {
@@ -90,6 +102,10 @@ impl<T: ReadAt + ?Sized> ReadAt for &T {
 
     fn slice(&self, range: Range<u64>) -> Option<&[u8]> {
         (**self).slice(range)
+    }
+
+    fn check_unchanged(&self) -> io::Result<()> {
+        (**self).check_unchanged()
     }
 }
 

@@ -1,7 +1,8 @@
 //! The header of safetensors files: which tensor lies where.
 //!
-//! `[8 bytes]` header length, the header in JSON, the tensors' bytes. What the official parser accepts is accepted,
-//! and so are files with holes between or behind tensors. A header that contradicts itself is refused.
+//! `[8 bytes]` header length, the header in JSON, the tensors' bytes. What the official parser accepts is accepted, but
+//! for a header with one name twice. Packing also takes files that it does not accept: with one name twice, with holes
+//! between tensors, with bytes behind them.
 
 use crate::checked_reader::CheckedReader;
 use crate::limits::{MAX_RANK, MAX_SAFETENSORS_HEADER_LEN};
@@ -38,7 +39,7 @@ pub fn header_end(first: [u8; 8]) -> Result<u64, FormatError> {
 /// When the header is no valid JSON, a tensor does not lie in the file or does not fit its shape, or two tensors share
 /// bytes or a name.
 pub fn tensors(head: &[u8], file_len: u64) -> Result<Vec<TensorInfo>, FormatError> {
-    Ok(parse(head, file_len)?.0)
+    in_order(listed(head, file_len)?, FORMAT)
 }
 
 /// The texts that a header has under `__metadata__`. `head` is the file up to the end of its header.
@@ -52,10 +53,52 @@ pub fn metadata(head: &[u8]) -> Result<BTreeMap<String, String>, FormatError> {
 /// The tensors of a file, in the order of their bytes.
 ///
 /// # Errors
-/// As [`tensors`], or when the file cannot be read.
+/// As [`tensors`], when bytes behind the header belong to no tensor, or when the file cannot be read.
 pub fn read(source: &dyn ReadAt) -> Result<Vec<TensorInfo>, ReadError> {
     let reader = CheckedReader::new(source, FORMAT)?;
-    Ok(tensors(&read_head(&reader)?, reader.len())?)
+    let head = read_head(&reader)?;
+    let tensors = tensors(&head, reader.len())?;
+    let mut end = head.len() as u64;
+    for tensor in &tensors {
+        if tensor.bytes.start != end {
+            let name = shown(&tensor.name);
+            return Err(invalid(format!("bytes before tensor `{name}` belong to no tensor")).into());
+        }
+        end = tensor.bytes.end;
+    }
+    if end != reader.len() {
+        let len = reader.len() - end;
+        return Err(invalid(format!("{len} bytes behind the last tensor belong to no tensor")).into());
+    }
+    Ok(tensors)
+}
+
+/// The tensors that packing a file tells apart: also of one with bytes that belong to no tensor, or with names that stand
+/// twice, of which the last one counts.
+///
+/// # Errors
+/// As [`tensors`] otherwise, or when the file cannot be read.
+pub fn read_to_pack(source: &dyn ReadAt) -> Result<Vec<TensorInfo>, ReadError> {
+    let reader = CheckedReader::new(source, FORMAT)?;
+    Ok(tensors_to_pack(&read_head(&reader)?, reader.len())?)
+}
+
+/// As [`read_to_pack`], of the file up to the end of its header.
+///
+/// # Errors
+/// As [`read_to_pack`].
+pub fn tensors_to_pack(head: &[u8], file_len: u64) -> Result<Vec<TensorInfo>, FormatError> {
+    let mut tensors = listed(head, file_len)?;
+    // The sort keeps the order of equal names.
+    tensors.sort_by(|a, b| a.name.cmp(&b.name));
+    tensors.dedup_by(|later, earlier| {
+        let is_same = later.name == earlier.name;
+        if is_same {
+            std::mem::swap(later, earlier);
+        }
+        is_same
+    });
+    in_order(tensors, FORMAT)
 }
 
 /// A file up to the end of its header.
@@ -72,7 +115,8 @@ pub(crate) fn is_plausible(start: &[u8], file_len: u64) -> bool {
         && json.trim_ascii_start().starts_with(b"{")
 }
 
-fn parse(head: &[u8], file_len: u64) -> Result<(Vec<TensorInfo>, BTreeMap<String, String>), FormatError> {
+/// The tensors in the order of the header.
+fn listed(head: &[u8], file_len: u64) -> Result<Vec<TensorInfo>, FormatError> {
     let header = json(head)?;
     let end = head.first_chunk().map_or(Ok(0), |first| header_end(*first))?;
     let mut tensors = Vec::with_capacity(header.entries.len());
@@ -81,7 +125,7 @@ fn parse(head: &[u8], file_len: u64) -> Result<(Vec<TensorInfo>, BTreeMap<String
         let (dtype, shape, bytes) = place(entry, end, file_len).map_err(reason)?;
         tensors.push(TensorInfo { name, dtype, shape, bytes });
     }
-    Ok((in_order(tensors, FORMAT)?, header.metadata))
+    Ok(tensors)
 }
 
 fn json(head: &[u8]) -> Result<Header, FormatError> {

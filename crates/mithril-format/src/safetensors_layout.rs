@@ -3,6 +3,7 @@
 //! Larger dtypes come first, then names in order, and blanks fill the header up to a multiple of eight bytes: the same
 //! tensors give the same bytes as `safetensors.torch.save_file`.
 
+use crate::container::is_tensor_name;
 use crate::safetensors::TensorInfo;
 use mithril_codec::Dtype;
 use std::collections::BTreeMap;
@@ -18,6 +19,21 @@ pub struct Layout {
     pub header: Vec<u8>,
     /// The tensors in the order of their bytes.
     pub tensors: Vec<TensorInfo>,
+}
+
+/// Checks the name of a tensor that is new: a safetensors file must be able to list it, and a container, too. Any
+/// other text is a name.
+///
+/// # Errors
+/// What is wrong with it, in words.
+pub fn check_new_name(name: &str) -> Result<(), &'static str> {
+    if !is_tensor_name(name) {
+        return Err("the name of a tensor has 65535 bytes at most");
+    }
+    if name == "__metadata__" {
+        return Err("safetensors keeps this name for metadata");
+    }
+    Ok(())
 }
 
 impl Layout {

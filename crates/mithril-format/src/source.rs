@@ -105,6 +105,18 @@ pub fn tensors(kind: Kind, source: &dyn ReadAt) -> Result<Vec<TensorInfo>, ReadE
     }
 }
 
+/// The tensors that packing a file of this kind tells apart. As [`tensors`], and also of some files that break the rules
+/// of their kind: what is packed comes back byte for byte, whatever it is.
+///
+/// # Errors
+/// When the file cannot be read, or its tensors cannot be told apart.
+pub fn tensors_to_pack(kind: Kind, source: &dyn ReadAt) -> Result<Vec<TensorInfo>, ReadError> {
+    match kind {
+        Kind::Safetensors => safetensors::read_to_pack(source),
+        _ => tensors(kind, source),
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

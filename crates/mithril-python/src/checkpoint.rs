@@ -1,8 +1,9 @@
 //! Stores of checkpoints.
 
 use crate::buffer::{Buffer, Output};
-use crate::error::{ConflictError, MithrilError, StorageError, of_kind};
+use crate::error::{ConflictError, MithrilError, StorageError, of_kind, of_refusal};
 use crate::options;
+use crate::pack::{Given, TensorName};
 use crate::work::{self, Signals};
 use mithril::checkpoint::blocking::CheckpointCompressor;
 use mithril::checkpoint::{
@@ -26,9 +27,6 @@ const INTERVAL: Duration = Duration::from_millis(50);
 pub(crate) struct Store {
     compressor: CheckpointCompressor,
 }
-
-/// Name, number type, dimensions and bytes of a tensor.
-type Given<'py> = (String, String, Vec<u64>, Bound<'py, PyAny>);
 
 /// What is saved with tensors, and as what: text of the state, step, key, and key of the checkpoint to store it against.
 #[derive(FromPyObject)]
@@ -87,8 +85,15 @@ impl Store {
     #[new]
     fn new(py: Python<'_>, url: &str, config: Config) -> PyResult<Self> {
         let config = config.build()?;
-        let storage = py.detach(|| mithril::storage::open(url)).map_err(|error| raise(error.into()))?;
+        let storage =
+            work::detached(py, || mithril::storage::open(url))?.map_err(|error| raise(error.into()))?;
         Ok(Self { compressor: CheckpointCompressor::new(config, storage) })
+    }
+
+    /// Where it is, without what its URL may hold of secrets.
+    #[getter]
+    fn location(&self) -> &str {
+        self.compressor.storage().location()
     }
 
     /// Saves tensors and the text of the state that they belong to.
@@ -110,7 +115,8 @@ impl Store {
             let options = SaveOptions::default()
                 .with_previous(previous_key.as_deref())
                 .with_progress(&told)
-                .with_stop(signals.stop());
+                .with_stop(signals.stop())
+                .with_changing(tensors.iter().any(|tensor| tensor.data.is_changing()));
             let mut view = CheckpointView::default();
             view.metadata.insert(STATE.to_owned(), state.into());
             view.step = step;
@@ -379,7 +385,7 @@ impl From<CheckpointMeta> for Meta {
 }
 
 fn given(tensors: Vec<Given<'_>>) -> PyResult<Vec<Tensor>> {
-    let convert = |(name, dtype, shape, data): Given<'_>| {
+    let convert = |(TensorName(name), dtype, shape, data): Given<'_>| {
         Ok(Tensor { name, dtype: options::dtype(Some(&dtype))?, shape, data: Buffer::read(&data)? })
     };
     tensors.into_iter().map(convert).collect()
@@ -402,6 +408,11 @@ fn raise(error: CheckpointError) -> PyErr {
 
 fn raise_shared(error: &CheckpointError) -> PyErr {
     let message = error.to_string();
+    if let CheckpointError::Compression { source: mithril::Error::Io { source, .. }, .. } = error
+        && let Some(refusal) = of_refusal(source, &message)
+    {
+        return refusal;
+    }
     match error.kind() {
         ErrorKind::Conflict => ConflictError::new_err(message),
         ErrorKind::Io => match error {

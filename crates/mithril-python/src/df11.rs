@@ -63,9 +63,10 @@ pub(crate) fn df11_encode(
     progress: Option<Py<PyAny>>,
 ) -> PyResult<Vec<Encoded>> {
     let options = encoding.options()?;
-    let total = py.detach(|| weights_len(&input)).map_err(to_python)?;
+    let total = work::detached(py, || weights_len(&input))?.map_err(to_python)?;
     let work = move |_: &mut (), signals: &Signals| {
-        let directory = OutputDirectory::create(&output, replace)?.stopped_by(signals.stop());
+        let directory =
+            OutputDirectory::create(&output, replace)?.no_wider_than(&input)?.stopped_by(signals.stop());
         let told = |len| signals.advance(len);
         if is_pipeline(&input) {
             return df11::encode_pipeline(&input, directory, &options, &told);
@@ -108,7 +109,8 @@ pub(crate) fn df11_decode(
 ) -> PyResult<Vec<Decoded>> {
     let threads = options::threads(threads)?;
     let work = move |_: &mut (), signals: &Signals| {
-        let directory = OutputDirectory::create(&output, replace)?.stopped_by(signals.stop());
+        let directory =
+            OutputDirectory::create(&output, replace)?.no_wider_than(&input)?.stopped_by(signals.stop());
         let told = |len| signals.advance(len);
         if is_pipeline(&input) {
             return df11::decode_pipeline(&input, directory, threads, &told);
@@ -162,10 +164,10 @@ impl Df11Directory {
     /// Opens a directory. Shapes that it lacks are looked up in `shapes_from`.
     #[staticmethod]
     fn open(py: Python<'_>, path: PathBuf, shapes_from: Option<PathBuf>) -> PyResult<Self> {
-        let opened = py.detach(|| {
+        let opened = work::detached(py, || {
             let shapes = shapes_from.as_deref().map(Repository::open).transpose()?;
             df11::Model::open_with(&path, &ShapeSource { repository: shapes.as_ref(), model: None })
-        });
+        })?;
         Ok(Self { model: opened.map_err(of_file)? })
     }
 
@@ -210,7 +212,7 @@ impl Df11Directory {
         if out.bytes_mut().len() as u64 != bytes.end - bytes.start {
             return Err(PyValueError::new_err(format!("`out` has another length than `{name}`")));
         }
-        py.detach(|| repository.read_into(idx, 0, out.bytes_mut())).map_err(to_python)
+        work::detached(py, || repository.read_into(idx, 0, out.bytes_mut()))?.map_err(to_python)
     }
 }
 
@@ -241,7 +243,7 @@ pub(crate) fn df11_decode_into(
     let [luts, encoded_exponent, sign_mantissa, output_positions, gaps] =
         buffers.each_ref().map(Buffer::bytes);
     let parts = Parts { luts, encoded_exponent, sign_mantissa, output_positions, gaps };
-    py.detach(|| {
+    work::detached(py, || {
         let coded = df11::coded(name, parts, geometry)?;
         match &rows {
             Some((rows, row_len)) => {
@@ -249,7 +251,7 @@ pub(crate) fn df11_decode_into(
             }
             None => df11::decode_into(&coded, name, out.bytes_mut(), threads),
         }
-    })
+    })?
     .map_err(to_python)
 }
 

@@ -29,7 +29,7 @@ impl RecordDictionary {
     fn new(py: Python<'_>, data: &Bound<'_, PyAny>, level: i32) -> PyResult<Self> {
         options::level(Some(level))?;
         let data = Buffer::read(data)?;
-        let dictionary = py.detach(|| Dictionary::new(data.bytes(), level)).map_err(raise)?;
+        let dictionary = work::detached(py, || Dictionary::new(data.bytes(), level))?.map_err(raise)?;
         Ok(Self { dictionary: Arc::new(dictionary) })
     }
 

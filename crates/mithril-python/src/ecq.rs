@@ -1,6 +1,7 @@
 //! Entropy-coded files: the tensors that they were made of.
 
 use crate::error::{NotFoundError, of_file};
+use crate::work;
 use mithril::convert::ecq::{EcqFile, Originals};
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
@@ -19,7 +20,7 @@ impl CodedFile {
     /// Opens a file.
     #[staticmethod]
     fn open(py: Python<'_>, path: PathBuf) -> PyResult<Self> {
-        match py.detach(|| EcqFile::open(&path)).map_err(of_file)? {
+        match work::detached(py, || EcqFile::open(&path))?.map_err(of_file)? {
             Some(file) => Ok(Self(file)),
             None => Err(PyValueError::new_err(format!("`{}` is not entropy-coded", path.display()))),
         }
@@ -46,6 +47,6 @@ impl CodedFile {
             let bytes = |name| originals.read(find(name)?).map_err(of_file);
             names.iter().map(bytes).collect::<PyResult<Vec<Vec<u8>>>>()
         };
-        Ok(py.detach(read)?.iter().map(|bytes| PyBytes::new(py, bytes)).collect())
+        Ok(work::detached(py, read)??.iter().map(|bytes| PyBytes::new(py, bytes)).collect())
     }
 }

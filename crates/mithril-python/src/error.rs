@@ -3,9 +3,10 @@
 use mithril::storage::StorageErrorKind;
 use mithril::{Error, ErrorKind, storage};
 use pyo3::create_exception;
-use pyo3::exceptions::{PyException, PyOSError, PyValueError};
+use pyo3::exceptions::{PyException, PyMemoryError, PyOSError, PyRuntimeError, PyValueError};
 use pyo3::prelude::*;
 use std::io;
+use std::path::PathBuf;
 
 create_exception!(
     mithril,
@@ -48,7 +49,7 @@ pub(crate) fn register(module: &Bound<'_, PyModule>) -> PyResult<()> {
 pub(crate) fn to_python(error: Error) -> PyErr {
     let message = error.to_string();
     match error {
-        Error::Io { source, .. } => system(source, message),
+        Error::Io { what, path, source } => system(&what, path, source),
         error => of_kind(error.kind(), message),
     }
 }
@@ -85,21 +86,66 @@ pub(crate) fn of_storage(error: &storage::StorageError, message: String) -> PyEr
             let reason =
                 std::error::Error::source(error).and_then(|source| source.downcast_ref::<io::Error>());
             match reason.and_then(io::Error::raw_os_error) {
-                Some(number) => PyOSError::new_err((number, message)),
+                Some(number) => PyOSError::new_err((number, without_number(&message, number))),
                 None => StorageError::new_err(message),
             }
         }
     }
 }
 
-/// `OSError` of the right subclass, which has the number of the error and says what was being done.
-fn system(source: io::Error, message: String) -> PyErr {
+/// The exception that Python has for memory or a thread that the system refuses.
+pub(crate) fn of_refusal(source: &io::Error, message: &str) -> Option<PyErr> {
+    match source.kind() {
+        io::ErrorKind::OutOfMemory => Some(PyMemoryError::new_err(message.to_owned())),
+        // Of reading and writing, only what does not wait reports it, and nothing here does that.
+        io::ErrorKind::WouldBlock => Some(PyRuntimeError::new_err(message.to_owned())),
+        _ => None,
+    }
+}
+
+/// `OSError` of the right subclass, as Python makes it: number, reason, and the file if it is known.
+fn system(what: &str, path: Option<PathBuf>, source: io::Error) -> PyErr {
+    if let Some(error) = of_refusal(&source, &format!("{what}: {source}")) {
+        return error;
+    }
     if let Some(error) = storage::StorageError::in_io(&source) {
-        return of_storage(error, message);
+        return of_storage(error, format!("{what}: {error}"));
     }
-    match source.raw_os_error() {
-        Some(number) => PyOSError::new_err((number, message)),
-        None if source.kind() == io::ErrorKind::UnexpectedEof => TruncatedError::new_err(message),
-        None => PyErr::from(io::Error::new(source.kind(), message)),
+    let Some(number) = errno(&source) else {
+        let message = format!("{what}: {source}");
+        return match source.kind() {
+            io::ErrorKind::UnexpectedEof => TruncatedError::new_err(message),
+            kind => PyErr::from(io::Error::new(kind, message)),
+        };
+    };
+    match path {
+        Some(path) => PyOSError::new_err((number, reason(&source), path.into_os_string())),
+        None => PyOSError::new_err((number, format!("{what}: {}", reason(&source)))),
     }
+}
+
+/// The number that Python knows a failure by. Those of kinds are the same on all systems.
+fn errno(error: &io::Error) -> Option<i32> {
+    Some(match error.kind() {
+        io::ErrorKind::NotFound => 2,
+        io::ErrorKind::PermissionDenied if error.raw_os_error().is_none() => 13,
+        io::ErrorKind::AlreadyExists => 17,
+        io::ErrorKind::NotADirectory => 20,
+        io::ErrorKind::IsADirectory => 21,
+        _ => return error.raw_os_error(),
+    })
+}
+
+/// What the system says.
+fn reason(error: &io::Error) -> String {
+    let text = match error.kind() {
+        io::ErrorKind::IsADirectory => "Is a directory".to_owned(),
+        _ => error.to_string(),
+    };
+    error.raw_os_error().map_or(text.clone(), |number| without_number(&text, number))
+}
+
+/// Rust says the number of a failure after its text, Python before it.
+fn without_number(text: &str, number: i32) -> String {
+    text.replace(&format!(" (os error {number})"), "")
 }

@@ -19,8 +19,8 @@ pub(crate) fn compress(
     shape: Option<Vec<u64>>,
     coding: Coding,
 ) -> PyResult<Py<PyBytes>> {
-    let options = coding.frame_options(dtype, shape)?;
     let data = Buffer::read(data)?;
+    let options = coding.frame_options(dtype, shape)?.with_changing(data.is_changing());
     let len = data.bytes().len();
     // Pages that are not written cost nothing, so the bound is address space only.
     let inputs = (data, FreshBytes::new(py, mithril::compress_bound(len, &options))?);
@@ -41,13 +41,16 @@ pub(crate) fn compress_delta(
     shape: Option<Vec<u64>>,
     coding: Coding,
 ) -> PyResult<Py<PyBytes>> {
-    let options = coding.frame_options(dtype, shape)?;
     let inputs = (Buffer::read(current)?, Buffer::read(reference)?);
+    let options = coding.frame_options(dtype, shape)?.with_changing(inputs.0.is_changing());
     let len = inputs.0.bytes().len();
     let (_, frame) = work::run(py, len, inputs, move |(current, reference)| {
-        mithril::compress_delta(current.bytes(), &Base::new(reference.bytes()), &options)
+        // The frame names the digest of its base: all of it must stay as it was when that was computed.
+        let reference = reference.stable()?;
+        let frame = mithril::compress_delta(current.bytes(), &Base::new(&reference), &options);
+        frame.map_err(to_python)
     })?;
-    Ok(PyBytes::new(py, &frame.map_err(to_python)?).unbind())
+    Ok(PyBytes::new(py, &frame?).unbind())
 }
 
 /// Decompresses a frame to new bytes.
@@ -152,6 +155,13 @@ pub(crate) fn dtype_width(name: Option<&str>) -> PyResult<u32> {
 #[pyo3(signature = (name, /))]
 pub(crate) fn dtype_name(name: &str) -> PyResult<&'static str> {
     Ok(dtype(Some(name))?.name())
+}
+
+/// Every number type whose elements are numbers of their own: those of safetensors, and no quantised blocks.
+#[pyfunction]
+pub(crate) fn dtype_names() -> Vec<&'static str> {
+    let are_numbers = |dtype: &&mithril::Dtype| **dtype != mithril::Dtype::Bytes && !dtype.is_quantized();
+    mithril::Dtype::ALL.iter().filter(are_numbers).map(|dtype| dtype.name()).collect()
 }
 
 /// What a frame holds, without decoding it.

@@ -12,7 +12,7 @@ use mithril::inference::{
 };
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
-use pyo3::types::{PyBytes, PyTuple};
+use pyo3::types::{PyBytes, PyDict, PyTuple};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
@@ -39,6 +39,15 @@ fn named<'py>(py: Python<'py>, parts: Vec<NewPart>) -> PyResult<Vec<Part<'py>>> 
         Ok((name, part.dtype.name(), PyTuple::new(py, &part.shape)?, PyBytes::new(py, &part.bytes)))
     };
     parts.into_iter().map(one).collect()
+}
+
+/// The bytes of the tensors of a matrix, by name.
+fn pickled(py: Python<'_>, parts: Vec<NewPart>) -> PyResult<Bound<'_, PyDict>> {
+    let bytes = PyDict::new(py);
+    for (name, _, _, content) in named(py, parts)? {
+        bytes.set_item(name, content)?;
+    }
+    Ok(bytes)
 }
 
 /// A matrix whose weights stay coded.
@@ -71,17 +80,33 @@ impl CodedMatrix {
     }
 
     /// Takes the tensors of a matrix, by their names without that of the matrix, and checks all of them.
-    #[staticmethod]
+    #[new]
     #[pyo3(signature = (parts, /))]
-    fn from_parts(py: Python<'_>, parts: BTreeMap<String, Bound<'_, PyAny>>) -> PyResult<Self> {
+    fn new(py: Python<'_>, parts: BTreeMap<String, Bound<'_, PyAny>>) -> PyResult<Self> {
         let taken = parts_of(&parts)?;
-        let matrix = py.detach(|| EntropyCodedLinear::from_parts(NAME, taken));
+        let matrix = work::detached(py, || EntropyCodedLinear::from_parts(NAME, taken))?;
         Ok(Self(Arc::new(matrix.map_err(to_python)?)))
     }
 
-    /// The tensors of the matrix, as `from_parts` takes them.
+    /// The tensors of the matrix, as it is made of.
     fn parts<'py>(&self, py: Python<'py>) -> PyResult<Vec<Part<'py>>> {
         named(py, self.0.to_parts())
+    }
+
+    /// What pickle makes it of again.
+    fn __getnewargs__<'py>(&self, py: Python<'py>) -> PyResult<(Bound<'py, PyDict>,)> {
+        Ok((pickled(py, self.0.to_parts())?,))
+    }
+
+    /// Itself: it never changes.
+    fn __copy__(this: Py<Self>) -> Py<Self> {
+        this
+    }
+
+    /// Itself: it never changes.
+    #[pyo3(signature = (_memo, /))]
+    fn __deepcopy__(this: Py<Self>, _memo: &Bound<'_, PyAny>) -> Py<Self> {
+        this
     }
 
     /// Outputs.
@@ -163,17 +188,33 @@ pub(crate) struct QuantisedMatrix(Arc<Quantised>);
 #[pymethods]
 impl QuantisedMatrix {
     /// Takes the tensors of a matrix, by their names without that of the matrix, and checks all of them.
-    #[staticmethod]
+    #[new]
     #[pyo3(signature = (parts, /))]
-    fn from_parts(py: Python<'_>, parts: BTreeMap<String, Bound<'_, PyAny>>) -> PyResult<Self> {
+    fn new(py: Python<'_>, parts: BTreeMap<String, Bound<'_, PyAny>>) -> PyResult<Self> {
         let taken = parts_of(&parts)?;
-        let matrix = py.detach(|| Quantised::from_parts(NAME, taken));
+        let matrix = work::detached(py, || Quantised::from_parts(NAME, taken))?;
         Ok(Self(Arc::new(matrix.map_err(to_python)?)))
     }
 
-    /// The tensors of the matrix, as `from_parts` takes them.
+    /// The tensors of the matrix, as it is made of.
     fn parts<'py>(&self, py: Python<'py>) -> PyResult<Vec<Part<'py>>> {
         named(py, self.0.to_parts())
+    }
+
+    /// What pickle makes it of again.
+    fn __getnewargs__<'py>(&self, py: Python<'py>) -> PyResult<(Bound<'py, PyDict>,)> {
+        Ok((pickled(py, self.0.to_parts())?,))
+    }
+
+    /// Itself: it never changes.
+    fn __copy__(this: Py<Self>) -> Py<Self> {
+        this
+    }
+
+    /// Itself: it never changes.
+    #[pyo3(signature = (_memo, /))]
+    fn __deepcopy__(this: Py<Self>, _memo: &Bound<'_, PyAny>) -> Py<Self> {
+        this
     }
 
     /// Outputs.

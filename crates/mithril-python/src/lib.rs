@@ -52,10 +52,12 @@ fn fill(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_function(wrap_pyfunction!(frame::decompress_into, module)?)?;
     module.add_function(wrap_pyfunction!(gpu::decompress_on_gpu, module)?)?;
     module.add_function(wrap_pyfunction!(frame::dtype_name, module)?)?;
+    module.add_function(wrap_pyfunction!(frame::dtype_names, module)?)?;
     module.add_function(wrap_pyfunction!(frame::dtype_width, module)?)?;
     module.add_function(wrap_pyfunction!(frame::inspect, module)?)?;
     module.add_function(wrap_pyfunction!(frame::magic, module)?)?;
     module.add_function(wrap_pyfunction!(frame::output_len, module)?)?;
+    module.add_function(wrap_pyfunction!(pack::check_tensor_names, module)?)?;
     module.add_function(wrap_pyfunction!(pack::pack_bytes, module)?)?;
     module.add_function(wrap_pyfunction!(pack::pack_file, module)?)?;
     module.add_function(wrap_pyfunction!(pack::pack_tensors, module)?)?;

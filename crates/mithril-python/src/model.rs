@@ -30,15 +30,15 @@ impl Model {
     /// Opens a file. Without `bases`, those that a packed one names are looked for beside it.
     #[staticmethod]
     fn open(py: Python<'_>, path: PathBuf, bases: Vec<PathBuf>) -> PyResult<Self> {
-        let opened = py.detach(|| {
+        let opened = work::detached(py, || {
             if bases.is_empty() {
                 return container::Model::open_path(&path);
             }
-            let io = |error| mithril::Error::io(format!("cannot read `{}`", path.display()), error);
+            let io = |error| mithril::Error::io_at("cannot read", &path, error);
             let file = File::open(&path).map_err(io)?;
             let name = path.file_name().unwrap_or_default().display().to_string();
             container::Model::open(name, Box::new(file), Bases::open_paths(&bases)?)
-        });
+        })?;
         Ok(Self::new(opened.map_err(of_file)?))
     }
 
@@ -46,7 +46,7 @@ impl Model {
     #[staticmethod]
     fn from_bytes(py: Python<'_>, data: &Bound<'_, PyAny>, bases: Vec<Bound<'_, PyAny>>) -> PyResult<Self> {
         let (data, bases) = (Buffer::read(data)?, bases_of(py, &bases)?);
-        let opened = py.detach(|| container::Model::open("bytes", Box::new(data), bases));
+        let opened = work::detached(py, || container::Model::open("bytes", Box::new(data), bases))?;
         Ok(Self::new(opened.map_err(of_file)?))
     }
 
@@ -84,15 +84,14 @@ impl Model {
     ) -> PyResult<()> {
         let (model, threads) = (self.get()?, self::threads(threads)?);
         let idx = find(&model, name)?;
-        let tensor = py.detach(|| model.open_tensor(idx)).map_err(to_python)?;
+        let tensor = work::detached(py, || model.open_tensor(idx))?.map_err(to_python)?;
         let (start, end) = range.unwrap_or((0, tensor.raw_len()));
         let size =
             end.checked_sub(start).ok_or_else(|| PyValueError::new_err("a range ends before it starts"))?;
         tensor.check_limit(size).map_err(|error| to_python(error.in_tensor(name)))?;
         let mut out = Output::new(&make.call1((size,))?, &[])?;
         if size < LARGE {
-            return py
-                .detach(|| tensor.read_range(start..end, out.bytes_mut(), threads))
+            return work::detached(py, || tensor.read_range(start..end, out.bytes_mut(), threads))?
                 .map_err(|error| to_python(error.in_tensor(name)));
         }
         drop(tensor);
@@ -107,7 +106,7 @@ impl Model {
     fn read_bytes(&self, py: Python<'_>, name: &str, threads: i64) -> PyResult<Py<PyBytes>> {
         let (model, threads) = (self.get()?, self::threads(threads)?);
         let idx = find(&model, name)?;
-        let tensor = py.detach(|| model.open_tensor(idx)).map_err(to_python)?;
+        let tensor = work::detached(py, || model.open_tensor(idx))?.map_err(to_python)?;
         let len = tensor.raw_len();
         tensor.check_limit(len).map_err(|error| to_python(error.in_tensor(name)))?;
         let size = usize::try_from(len).map_err(|_| PyMemoryError::new_err("larger than memory"))?;
@@ -122,7 +121,7 @@ impl Model {
     /// The header of the safetensors file that it is or was: JSON; none for files of other kinds.
     fn header(&self, py: Python<'_>) -> PyResult<Option<Py<PyBytes>>> {
         let model = self.get()?;
-        let head = py.detach(|| model.safetensors_head()).map_err(to_python)?;
+        let head = work::detached(py, || model.safetensors_head())?.map_err(to_python)?;
         Ok(head.map(|head| PyBytes::new(py, &head[8..]).unbind()))
     }
 
@@ -130,7 +129,7 @@ impl Model {
     fn base_names(&self, py: Python<'_>) -> PyResult<Vec<String>> {
         let model = self.get()?;
         let Some(container) = model.container() else { return Ok(Vec::new()) };
-        let header = py.detach(|| container.header()).map_err(to_python)?;
+        let header = work::detached(py, || container.header())?.map_err(to_python)?;
         Ok(header.bases.into_iter().map(|base| base.name).collect())
     }
 }
@@ -151,7 +150,7 @@ pub(crate) fn bases_of(py: Python<'_>, bases: &[Bound<'_, PyAny>]) -> PyResult<B
     let mut models = Vec::new();
     for base in bases {
         let base = Buffer::read(base)?;
-        let model = py.detach(|| container::Model::open("base", Box::new(base), Bases::none()));
+        let model = work::detached(py, || container::Model::open("base", Box::new(base), Bases::none()))?;
         models.push(model.map_err(of_file)?);
     }
     Ok(Bases::new(models))

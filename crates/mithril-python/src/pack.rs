@@ -7,11 +7,11 @@ use crate::options::{self, Coding};
 use crate::work::{self, Signals};
 use mithril::container::{Bases, Reader};
 use mithril::pack::Source;
-use mithril::safetensors_layout::{Layout, NewTensor};
-use mithril::{AtomicFile, Error, ReadAt};
+use mithril::safetensors_layout::{Layout, NewTensor, check_new_name};
+use mithril::{AtomicFile, Attributes, Error, ReadAt, room};
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
-use pyo3::types::PyBytes;
+use pyo3::types::{PyBytes, PyString};
 use std::collections::BTreeMap;
 use std::io::{self, Write};
 use std::ops::Range;
@@ -34,7 +34,7 @@ pub(crate) fn pack_file(
 ) -> PyResult<Sizes> {
     let mut options = coding.pack_options()?;
     options.name = input.file_name().unwrap_or_default().display().to_string();
-    let steps = py.detach(|| Steps::of_file(&input)).map_err(of_file)?;
+    let steps = work::detached(py, || Steps::of_file(&input))?.map_err(of_file)?;
     let work = move |_: &mut (), signals: &Signals| {
         options.bases = Bases::open_paths(&bases)?;
         let source = Source::open(&input)?;
@@ -44,7 +44,7 @@ pub(crate) fn pack_file(
             source.check_unchanged(&input)?;
             Ok((target, (summary.raw_len, summary.packed_len, summary.tensors.len())))
         };
-        write_file(&output, replace, signals, pack)
+        write_file(&output, replace, source.attributes(), signals, pack)
     };
     let (_, sizes) = work::run_watched(py, (), work, |py, done| steps.tell(py, progress.as_ref(), done))?;
     let sizes = sizes.map_err(of_file)?;
@@ -65,7 +65,7 @@ pub(crate) fn unpack_file(
     progress: Option<Py<PyAny>>,
 ) -> PyResult<Sizes> {
     let threads = options::threads(threads)?;
-    let steps = py.detach(|| Steps::of_container(&input)).map_err(of_file)?;
+    let steps = work::detached(py, || Steps::of_container(&input))?.map_err(of_file)?;
     let work = move |_: &mut (), signals: &Signals| {
         let source = Source::open(&input)?;
         let reader = Reader::open(source.file())?;
@@ -73,7 +73,8 @@ pub(crate) fn unpack_file(
             [] => mithril::container::Model::open_path(&input)?.bases().cloned().unwrap_or_default(),
             bases => Bases::open_paths(bases)?,
         };
-        mithril::pack::check(&reader, &bases)?;
+        let original = mithril::pack::check(&reader, &bases)?;
+        room::check(&output, original.len).map_err(|error| Error::io_at("cannot write", &output, error))?;
         let unpack = |target| {
             let told = |len| signals.advance(len);
             let (target, summary) = mithril::pack::unpack(&reader, target, &bases, threads, &told)?;
@@ -81,7 +82,7 @@ pub(crate) fn unpack_file(
             let n_tensors = reader.entries().iter().filter(|entry| !entry.glue).count();
             Ok((target, (summary.raw_len, summary.packed_len, n_tensors)))
         };
-        write_file(&output, replace, signals, unpack)
+        write_file(&output, replace, source.attributes(), signals, unpack)
     };
     let (_, sizes) = work::run_watched(py, (), work, |py, done| steps.tell(py, progress.as_ref(), done))?;
     let sizes = sizes.map_err(of_file)?;
@@ -98,13 +99,14 @@ pub(crate) fn pack_bytes(
     bases: Vec<Bound<'_, PyAny>>,
     coding: Coding,
 ) -> PyResult<Py<PyBytes>> {
-    let mut options = coding.pack_options()?;
+    let data = Buffer::read(data)?;
+    let mut options = coding.pack_options()?.with_changing(data.is_changing());
     options.bases = bases_of(py, &bases)?;
     let work = move |data: &mut Buffer, signals: &Signals| {
         mithril::pack::pack(data, Stoppable::new(Vec::new(), signals), &options, &|_| ())
             .map(|(packed, _)| packed.inner)
     };
-    let (_, packed) = work::run_watched(py, Buffer::read(data)?, work, |_, _| Ok(()))?;
+    let (_, packed) = work::run_watched(py, data, work, |_, _| Ok(()))?;
     Ok(PyBytes::new(py, &packed.map_err(of_file)?).unbind())
 }
 
@@ -137,7 +139,34 @@ pub(crate) fn unpack_bytes(
 }
 
 /// Name, number type, dimensions and bytes of a tensor.
-pub(crate) type Given<'py> = (String, String, Vec<u64>, Bound<'py, PyAny>);
+pub(crate) type Given<'py> = (TensorName, String, Vec<u64>, Bound<'py, PyAny>);
+
+/// The name of a tensor that is to be saved: anything that reading finds again.
+pub(crate) struct TensorName(pub(crate) String);
+
+impl FromPyObject<'_, '_> for TensorName {
+    type Error = PyErr;
+
+    fn extract(given: Borrowed<'_, '_, PyAny>) -> PyResult<Self> {
+        let text = given.cast::<PyString>()?;
+        let name =
+            text.to_str().map_err(|_| "it has surrogates without a partner, which UTF-8 has no bytes for");
+        match name.and_then(|name| check_new_name(name).map(|()| name)) {
+            Ok(name) => Ok(Self(name.to_owned())),
+            Err(reason) => {
+                let shown: String = text.repr()?.to_str()?.chars().take(120).collect();
+                Err(PyValueError::new_err(format!("{shown} cannot be the name of a tensor: {reason}")))
+            }
+        }
+    }
+}
+
+/// Refuses names that tensors to be saved cannot have.
+#[pyfunction]
+#[pyo3(signature = (names, /))]
+pub(crate) fn check_tensor_names(names: Vec<TensorName>) {
+    drop(names);
+}
 
 /// Packs tensors as the safetensors file that they would be; to a file, or to bytes without a path.
 #[pyfunction]
@@ -151,16 +180,16 @@ pub(crate) fn pack_tensors(
     coding: Coding,
     progress: Option<Py<PyAny>>,
 ) -> PyResult<Option<Py<PyBytes>>> {
-    let mut options = coding.pack_options()?;
+    let file = TensorFile::new(tensors, &metadata.unwrap_or_default())?;
+    let mut options = coding.pack_options()?.with_changing(file.is_changing());
     let name = output.as_deref().and_then(Path::file_name).unwrap_or_default();
     options.name = name.display().to_string();
-    let file = TensorFile::new(tensors, &metadata.unwrap_or_default())?;
     let steps = Steps { total: file.layout.file_len(), ends: file.ends() };
     let work = move |file: &mut TensorFile, signals: &Signals| {
         options.bases = Bases::open_paths(&bases)?;
         let told = |len| signals.advance(len);
         match output {
-            Some(output) => write_file(&output, true, signals, |target| {
+            Some(output) => write_file(&output, true, Attributes::default(), signals, |target| {
                 Ok((mithril::pack::pack(file, target, &options, &told)?.0, None))
             }),
             None => mithril::pack::pack(file, Stoppable::new(Vec::new(), signals), &options, &told)
@@ -184,7 +213,7 @@ impl TensorFile {
     pub(crate) fn new(tensors: Vec<Given<'_>>, metadata: &BTreeMap<String, String>) -> PyResult<Self> {
         let mut listed: Vec<NewTensor> = Vec::new();
         let mut data = BTreeMap::new();
-        for (name, dtype, shape, bytes) in tensors {
+        for (TensorName(name), dtype, shape, bytes) in tensors {
             listed.push((name.clone(), options::dtype(Some(&dtype))?, shape));
             data.insert(name, Buffer::read(&bytes)?);
         }
@@ -199,6 +228,11 @@ impl TensorFile {
         });
         let data = in_order.collect::<PyResult<_>>()?;
         Ok(Self { layout, data })
+    }
+
+    /// Whether other threads of Python may change a tensor.
+    pub(crate) fn is_changing(&self) -> bool {
+        self.data.iter().any(Buffer::is_changing)
     }
 
     fn ends(&self) -> Vec<(u64, String)> {
@@ -249,11 +283,12 @@ impl TensorFile {
 fn write_file<'a, T>(
     path: &Path,
     replace: bool,
+    attributes: Attributes,
     signals: &'a Signals,
     write: impl FnOnce(Stoppable<'a, AtomicFile>) -> Result<(Stoppable<'a, AtomicFile>, T), Error>,
 ) -> Result<T, Error> {
-    let failed = |error| Error::io(format!("cannot write `{}`", path.display()), error);
-    let target = AtomicFile::create(path, replace).map_err(failed)?;
+    let failed = |error| Error::io_at("cannot write", path, error);
+    let target = AtomicFile::create_with(path, replace, attributes).map_err(failed)?;
     let (target, result) = write(Stoppable::new(target, signals))?;
     target.inner.commit().map_err(failed)?;
     Ok(result)
@@ -294,12 +329,12 @@ struct Steps {
 impl Steps {
     fn of_file(path: &Path) -> Result<Self, Error> {
         let source = Source::open(path)?;
-        let total = source.file().size().map_err(|error| Error::io("cannot read", error))?;
+        let total = source.file().size().map_err(|error| Error::io_at("cannot read", path, error))?;
         let kind = mithril::source::detect(source.file());
         let kind = kind.ok_or_else(|| Error::InvalidArgument {
             what: format!("`{}` is no model file of a known kind", path.display()),
         })?;
-        let tensors = mithril::source::tensors(kind, source.file())?;
+        let tensors = mithril::source::tensors_to_pack(kind, source.file())?;
         Ok(Self { total, ends: tensors.into_iter().map(|tensor| (tensor.bytes.end, tensor.name)).collect() })
     }
 

@@ -1,7 +1,9 @@
 //! Work that may take long: without the interpreter, and so that Ctrl-C ends the wait.
 
+use pyo3::exceptions::PyRuntimeError;
 use pyo3::prelude::*;
 use std::any::Any;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::mpsc::{RecvTimeoutError, channel};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -54,7 +56,7 @@ where
     T: Send + 'static,
 {
     if len < LARGE {
-        let result = py.detach(|| work(&mut inputs));
+        let result = detached(py, || work(&mut inputs))?;
         return Ok((inputs, result));
     }
     run_watched(py, inputs, |inputs, _| work(inputs), |_, _| Ok(()))
@@ -62,43 +64,52 @@ where
 
 /// As [`run`] for work that tells how far it is; `watch` is told from time to time how many bytes are done, and may end
 /// the work by an error.
-pub(crate) fn run_watched<I, T>(
+pub(crate) fn run_watched<I, T, W>(
     py: Python<'_>,
     mut inputs: I,
-    work: impl FnOnce(&mut I, &Signals) -> T + Send + 'static,
+    work: W,
     mut watch: impl FnMut(Python<'_>, u64) -> PyResult<()>,
 ) -> PyResult<(I, T)>
 where
     I: Send + 'static,
     T: Send + 'static,
+    W: FnOnce(&mut I, &Signals) -> T + Send + 'static,
 {
     bury(py);
     let signals = Arc::new(Signals::default());
     let of_worker = signals.clone();
     let (sender, receiver) = channel();
-    let worker = std::thread::spawn(move || {
-        let result = work(&mut inputs, &of_worker);
+    let (job_sender, job_receiver) = channel();
+    let worker = move || {
+        let Ok((mut inputs, work)): Result<(I, W), _> = job_receiver.recv() else { return };
+        let result = caught(|| work(&mut inputs, &of_worker));
         if let Err(unwanted) = sender.send((inputs, result)) {
             // Nobody waits any more, and the interpreter may be ending: what belongs to it is given back later.
             graveyard().push(Box::new(unwanted.0));
         }
-    });
+    };
+    if std::thread::Builder::new().spawn(worker).is_err() {
+        // No thread is given: this one does it, and Ctrl-C is answered when it is done.
+        let result = detached(py, || work(&mut inputs, &signals))?;
+        return Ok((inputs, result));
+    }
+    // The thread waits for it.
+    let _ = job_sender.send((inputs, work));
     let mut stopped: Option<(PyErr, Instant)> = None;
     // Only this thread uses it, whether it is attached to the interpreter or not.
     let receiver = Mutex::new(receiver);
     loop {
         let receive = || receiver.lock().unwrap_or_else(PoisonError::into_inner).recv_timeout(INTERVAL);
         match py.detach(receive) {
-            Ok(done) => {
+            Ok((inputs, result)) => {
                 return match stopped {
-                    None => Ok(done),
+                    None => result.map(|result| (inputs, result)),
                     Some((error, _)) => Err(error),
                 };
             }
-            Err(RecvTimeoutError::Disconnected) => match worker.join() {
-                Err(panic) => std::panic::resume_unwind(panic),
-                Ok(()) => unreachable!("work ends with a result or a panic"),
-            },
+            Err(RecvTimeoutError::Disconnected) => {
+                return Err(PyRuntimeError::new_err("the thread that did the work is gone"));
+            }
             Err(RecvTimeoutError::Timeout) => {}
         }
         match stopped.take() {
@@ -113,6 +124,21 @@ where
             }
         }
     }
+}
+
+/// Does short work with the interpreter released.
+pub(crate) fn detached<T: Send>(py: Python<'_>, work: impl FnOnce() -> T + Send) -> PyResult<T> {
+    py.detach(|| caught(work))
+}
+
+/// Does work of which a panic is an exception that programs catch: pyo3's own is none of theirs.
+fn caught<T>(work: impl FnOnce() -> T) -> PyResult<T> {
+    catch_unwind(AssertUnwindSafe(work)).map_err(|panic| {
+        let message = panic.downcast_ref::<&str>().copied();
+        let message = message.or_else(|| panic.downcast_ref::<String>().map(String::as_str));
+        let message = message.unwrap_or("for an unknown reason");
+        PyRuntimeError::new_err(format!("mithril failed, which is a defect of it: {message}"))
+    })
 }
 
 /// What abandoned work held of Python's objects.

@@ -27,8 +27,8 @@ CASES = {
         "for _ in range(1000): st.save_file({'a': weights, 'b': other}, folder + '/saved', effort='max', threads=1)",
     ),
     "safetensors.compress_file": (
-        "",
-        "for _ in range(1000): st.compress_file(folder + '/plain.safetensors', folder + '/packed', effort='max', threads=1)",
+        "options = {'effort': 'max', 'threads': 1, 'overwrite': True}",
+        "for _ in range(1000): st.compress_file(folder + '/plain.safetensors', folder + '/packed', **options)",
     ),
     "safetensors.load_file": (
         "st.save_file({'a': weights}, folder + '/loaded')",

@@ -86,7 +86,48 @@ def every_sharding(directory: Path) -> None:
     check(checkpointer.restore(directory / "3", args=MithrilRestore(blank_in(small))), small)
     for n, array in enumerate(checkpointer.restore(directory / "3")[f"w{n}"] for n in range(len(DTYPES))):
         assert np.asarray(array).tobytes() == weights(n).tobytes()
+    restored_where_they_were(directory)
     print(f"checked {n_checked}")
+
+
+def restored_where_they_were(directory: Path) -> None:
+    """Beside Orbax itself: without a target, or with one that says nothing of shardings."""
+    mesh = jax.make_mesh((2, 2), ("x", "y"), devices=jax.devices()[3:7])
+    keys = jax.random.split(jax.random.key(1), 8)
+    tree = {
+        **{f"s{n}": array for n, sharding in enumerate(shardings()) for array in [tree_in(sharding)["w0"]]},
+        "part": jax.device_put(np.arange(8.0, dtype=np.float32), NamedSharding(mesh, PartitionSpec(("y", "x")))),
+        "device": jax.device_put(np.arange(3), jax.devices()[6]),
+        "keys": jax.device_put(keys, NamedSharding(mesh, PartitionSpec("y"))),
+        "numpy": np.arange(3.0),
+    }
+    ocp.Checkpointer(ocp.StandardCheckpointHandler()).save(directory / "orbax", args=ocp.args.StandardSave(tree))
+    checkpointer = ocp.Checkpointer(MithrilCheckpointHandler())
+    checkpointer.save(directory / "ours", args=MithrilSave(tree))
+    blank = {name: jax.ShapeDtypeStruct(array.shape, array.dtype) for name, array in tree.items()}
+    structs = jax.tree_util.tree_map(ocp.utils.to_shape_dtype_struct, tree)
+    for target in (None, blank, structs):
+        theirs = ocp.Checkpointer(ocp.StandardCheckpointHandler())
+        expected = theirs.restore(directory / "orbax", args=ocp.args.StandardRestore(target))
+        found = checkpointer.restore(directory / "ours", args=MithrilRestore(target))
+        for name, array in tree.items():
+            assert isinstance(found[name], np.ndarray) == isinstance(array, np.ndarray), name
+            if isinstance(array, jax.Array):
+                assert found[name].sharding.is_equivalent_to(array.sharding, array.ndim), (name, found[name].sharding)
+                if name != "keys":
+                    assert found[name].sharding == expected[name].sharding, name
+            raw, wanted = (jax.random.key_data(a) if name == "keys" else a for a in (found[name], array))
+            assert np.asarray(raw).tobytes() == np.asarray(wanted).tobytes(), name
+
+
+def fewer(directory: Path) -> None:
+    """The mesh is not there: arrays come to the default device."""
+    assert jax.device_count() == 4
+    found = ocp.Checkpointer(MithrilCheckpointHandler()).restore(directory / "ours")
+    for n in range(len(SPECS)):
+        assert np.asarray(found[f"s{n}"]).tobytes() == weights(0).tobytes()
+        assert found[f"s{n}"].sharding.device_set == {jax.devices()[0]}
+    print("fewer")
 
 
 def one_of_two(directory: Path, port: str, number: int) -> None:
@@ -120,5 +161,7 @@ if __name__ == "__main__":
         every_sharding(Path(place))
     elif what == "processes":
         one_of_two(Path(place), rest[0], int(rest[1]))
+    elif what == "fewer":
+        fewer(Path(place))
     else:
         alone(Path(place))

@@ -14,6 +14,7 @@ import ml_dtypes
 import mlx.core as mx
 import numpy as np
 import pytest
+import safetensors.numpy
 import torch
 
 import mithril
@@ -181,7 +182,7 @@ class Unknown:
 def test_what_has_no_representation_is_refused_by_path(compressor, tmp_path):
     with pytest.raises(TypeError, match=r"`model\.1\.bad` is a .*Unknown"):
         compressor.save({"model": [0, {"bad": Unknown()}]}, "bad")
-    with pytest.raises(TypeError, match=r"`x`: numpy's type object"):
+    with pytest.raises(TypeError, match=r"`x`: unsupported numpy dtype object"):
         compressor.save({"x": np.array([None])}, "bad")
     circle = []
     circle.append(circle)
@@ -339,3 +340,39 @@ def test_progress_is_told(compressor):
     told = []
     compressor.save({"w": np.zeros(1000)}, "k", progress=lambda *step: told.append(step))
     assert told[-1] == (8000, 8000, "k")
+
+
+class Counting:
+    """A store that counts what is asked of it."""
+
+    def __init__(self, store):
+        self.store, self.calls = store, []
+
+    def __getattr__(self, name):
+        self.calls.append(name)
+        return getattr(self.store, name)
+
+
+def test_a_checkpoint_of_the_command_is_read_at_once(tmp_path):
+    state = {f"layer.{number}": np.full((3, 4), number, np.float32) for number in range(50)}
+    safetensors.numpy.save_file(state, tmp_path / "model.safetensors")
+    command = ["mithril", "store", str(tmp_path / "store"), "save", "step_7", str(tmp_path / "model.safetensors")]
+    assert mithril._mithril.run_cli(command) == 0
+    compressor = ckpt.Compressor(tmp_path / "store")
+    counting = Counting(compressor._store)
+    compressor._opened = (os.getpid(), counting)
+    loaded = compressor.load("step_7")
+    assert counting.calls == ["describe", "load_into"]
+    assert loaded.keys() == state.keys() and all(np.array_equal(loaded[name], state[name]) for name in state)
+    assert compressor.load("latest").keys() == state.keys()
+
+
+def test_latest_is_the_newest_wherever_a_key_is_read(compressor):
+    with pytest.raises(mithril.NotFoundError, match="no checkpoint in"):
+        compressor.load("latest")
+    for number in (1, 2):
+        compressor.save({"w": np.full(4, number)}, f"step_{number}")
+    assert compressor.load("latest")["w"].tolist() == [2] * 4
+    assert asyncio.run(compressor.load_async("latest"))["w"].tolist() == [2] * 4
+    assert compressor.load_tensor("latest", "w").tolist() == [2] * 4
+    assert compressor.meta("latest").key == "step_2"

@@ -39,8 +39,41 @@ def test_submodules_are_there_without_an_import():
         print(mithril.safetensors.Reader.__name__, mithril.chunked.__name__, "safetensors" in dir(mithril))
     """
     assert run(code) == "Reader mithril.chunked True"
-    with pytest.raises(AttributeError):
-        mithril.nothing_of_this_name
+    for name in ("compres", "nothing_of_this_name"):
+        with pytest.raises(AttributeError, match=f"module 'mithril' has no attribute '{name}'"):
+            getattr(mithril, name)
+
+
+def test_submodules_of_frameworks_are_there_without_an_import():
+    code = """
+        import sys, mithril
+        before = {"torch", "mlx", "deepspeed", "transformers", "orbax"} & set(sys.modules)
+        print(mithril.torch.compress_module.__name__, mithril.mlx.load.__name__)
+        print(mithril.checkpoint.torch.MithrilStorageWriter.__name__, mithril.checkpoint.orbax.MithrilSave.__name__)
+        print(mithril.safetensors.torch.save_file.__module__, mithril.safetensors.numpy.load.__module__, before)
+    """
+    assert run(code).split("\n") == [
+        "compress_module load",
+        "MithrilStorageWriter MithrilSave",
+        "mithril.safetensors.torch mithril.safetensors.numpy set()",
+    ]
+
+
+def test_submodules_whose_framework_is_missing_are_no_attributes():
+    code = """
+        import sys
+        sys.modules["torch"] = sys.modules["mlx"] = sys.modules["deepspeed"] = None
+        import mithril, pydoc
+        print(hasattr(mithril, "torch"), hasattr(mithril.checkpoint, "deepspeed"), "torch" in dir(mithril))
+        try:
+            mithril.torch
+        except AttributeError as error:
+            print(error)
+        pydoc.render_doc(mithril)
+    """
+    first, second = run(code).split("\n")
+    assert first == "False False True"
+    assert second.startswith("`mithril.torch` cannot be imported: ")
 
 
 def test_other_threads_run_meanwhile():

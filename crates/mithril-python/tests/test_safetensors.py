@@ -176,7 +176,7 @@ def test_saved_files_restore_to_what_the_package_writes(tmp_path):
     for metadata in (None, {"format": "np"}):
         mithril.safetensors.numpy.save_file(ARRAYS, ours, metadata)
         safetensors.numpy.save_file(ARRAYS, theirs, metadata)
-        mithril.safetensors.decompress_file(ours, tmp_path / "restored")
+        mithril.safetensors.decompress_file(ours, tmp_path / "restored", overwrite=True)
         assert (tmp_path / "restored").read_bytes() == theirs.read_bytes()
     assert mithril.safetensors.decompress_bytes(mithril.safetensors.save({})) == safetensors.numpy.save({})
     assert mithril.safetensors.load(mithril.safetensors.save({})) == {}
@@ -234,7 +234,7 @@ def test_tied_weights_of_a_module_are_saved_once(tmp_path):
         assert ours.metadata() == expected.metadata()
     assert mithril.safetensors.torch.load_model(other, path) == ([], [])
     assert torch.equal(other.b.weight, module.a.weight)
-    with pytest.raises(RuntimeError, match="missing"):
+    with pytest.raises(RuntimeError, match="Missing key"):
         mithril.safetensors.torch.load_model(torch.nn.Linear(2, 2), path)
     missing, unexpected = mithril.safetensors.torch.load_model(torch.nn.Linear(2, 2), path, strict=False)
     assert (set(missing), unexpected) == ({"weight", "bias"}, ["a.weight"])
@@ -369,11 +369,47 @@ def test_progress_may_end_the_work(files, tmp_path):
     assert json.dumps(sorted(os.listdir(tmp_path))) in ("[]", '["out"]')
 
 
-def test_existing_output_is_replaced_and_bad_places_are_refused(files, tmp_path):
-    out = tmp_path / "out"
+def test_modes_and_times_are_kept_as_compressors_keep_them(files, tmp_path):
+    source, packed, restored = (tmp_path / name for name in ("source", "packed", "restored"))
+    source.write_bytes(files[0].read_bytes())
+    for mode in (0o600, 0o640, 0o444):
+        source.chmod(mode)
+        os.utime(source, ns=(1, 1_500_000_000_123_456_789))
+        mithril.safetensors.compress_file(source, packed, overwrite=True)
+        mithril.safetensors.decompress_file(packed, restored, overwrite=True)
+        for made in (packed, restored):
+            assert made.stat().st_mode & 0o777 == mode
+            assert made.stat().st_mtime_ns == 1_500_000_000_123_456_789
+
+
+def test_existing_output_is_refused_unless_it_may_be_overwritten(files, tmp_path):
+    out, back, plain = tmp_path / "out", tmp_path / "back", str(files[0])
     out.write_bytes(b"old")
-    mithril.safetensors.compress_file(files[0], out)
-    assert mithril.is_mithril(out.read_bytes())
+    back.write_bytes(b"old")
+    delta = mithril.model_delta
+    for overwritten, calls in {
+        out: [
+            lambda **options: mithril.safetensors.compress_file(plain, out, **options),
+            lambda **options: delta.compress_file(plain, plain, out, **options),
+        ],
+        back: [
+            lambda **options: delta.decompress_file(out, plain, back, **options),
+            lambda **options: mithril.safetensors.decompress_file(out, back, base=plain, **options),
+        ],
+    }.items():
+        for call in calls:
+            before = overwritten.read_bytes()
+            with pytest.raises(FileExistsError, match="overwrite=True") as refused:
+                call()
+            assert refused.value.filename == str(overwritten) and overwritten.read_bytes() == before
+            call(overwrite=True)
+            assert overwritten.read_bytes() != b"old"
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["back", "out"]
+    assert back.read_bytes() == files[0].read_bytes()
+
+
+def test_bad_places_are_refused(files, tmp_path):
+    out = tmp_path / "out"
     with pytest.raises(FileNotFoundError):
         mithril.safetensors.compress_file(files[0], tmp_path / "no" / "such")
     with pytest.raises(FileNotFoundError):

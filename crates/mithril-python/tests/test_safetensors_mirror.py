@@ -2,6 +2,7 @@
 
 import importlib
 import inspect
+import json
 from pathlib import Path
 
 import jax.numpy as jnp
@@ -10,11 +11,13 @@ import mlx.core as mx
 import numpy as np
 import pytest
 import safetensors
+import safetensors.torch
 import torch
 from test_safetensors import comparable, outcome
 
 import mithril
 import mithril.safetensors
+import mithril.safetensors.torch
 
 FRAMEWORKS = {"numpy": "np", "torch": "pt", "flax": "flax", "mlx": "mlx"}
 # What the package needs for itself, and says nothing of in its documentation.
@@ -172,3 +175,91 @@ def test_files_are_saved_alike(name, tmp_path):
         with pytest.raises((OSError, safetensors.SafetensorError)):
             module.save_file(tensors, nowhere)
     assert not nowhere.exists()
+
+
+class Tied(torch.nn.Module):
+    """`a` and `b` share their memory, and so do `part` and half of `c`."""
+
+    def __init__(self, seed=0):
+        super().__init__()
+        torch.manual_seed(seed)
+        self.a, self.b, self.c = (torch.nn.Linear(4, 4) for _ in range(3))
+        self.b.weight = self.a.weight
+        self.register_buffer("part", self.c.weight.detach()[:2])
+
+
+def both_files(tensors, folder, metadata=None):
+    """The same tensors in a plain and in a packed file."""
+    safetensors.torch.save_file(tensors, folder / "plain", metadata)
+    mithril.safetensors.compress_file(folder / "plain", folder / "packed")
+    return folder / "plain", folder / "packed"
+
+
+TIED = ["a.weight", "b.weight", "a.bias", "b.bias", "c.weight", "c.bias", "part"]
+
+
+@pytest.mark.parametrize("strict", [True, False])
+@pytest.mark.parametrize(
+    "left_out", [["b.weight"], ["a.weight"], ["a.weight", "b.weight"], [], ["a.bias", "b.weight"], ["part"], ["c.weight"]]
+)
+@pytest.mark.parametrize("more", [[], ["new"]])
+def test_tied_models_load_alike(left_out, more, strict, tmp_path):
+    names = [*(name for name in TIED if name not in left_out), *more]
+    tensors = {name: torch.full_like(Tied().state_dict().get(name, torch.ones(2)), n) for n, name in enumerate(names)}
+    plain, packed = both_files(tensors, tmp_path)
+
+    def loaded(module, path):
+        model = Tied()
+        found = outcome(lambda: tuple(map(sorted, module.load_model(model, path, strict=strict))))
+        return found, comparable(model.state_dict())
+
+    expected = loaded(safetensors.torch, plain)
+    assert loaded(mithril.safetensors.torch, plain) == expected
+    assert loaded(mithril.safetensors.torch, packed) == expected
+
+
+def test_what_does_not_fit_a_tied_model_is_named_alike(tmp_path):
+    state = {**Tied().state_dict(), "new": torch.ones(2)}
+    del state["c.bias"], state["part"]
+    plain, packed = both_files({name: tensor.clone() for name, tensor in state.items()}, tmp_path)
+    messages = []
+    for module, path in ((safetensors.torch, plain), (mithril.safetensors.torch, packed)):
+        with pytest.raises(RuntimeError) as caught:
+            module.load_model(Tied(), path)
+        messages.append(str(caught.value))
+    assert messages[0] == messages[1]
+    assert "a.weight" not in messages[1] and '"b.weight"' in messages[1] and '"c.bias"' in messages[1]
+
+
+@pytest.mark.parametrize("metadata", [None, {}, {"b.weight": "mine", "by": "me"}, {"a.weight": "kept", "part": "other"}])
+def test_tied_models_are_saved_alike(metadata, tmp_path):
+    given = None if metadata is None else dict(metadata)
+    mithril.safetensors.torch.save_model(Tied(), tmp_path / "packed", given)
+    assert given == metadata, "the caller's dictionary is not written to"
+    safetensors.torch.save_model(Tied(), tmp_path / "plain", given)
+    mithril.safetensors.decompress_file(tmp_path / "packed", tmp_path / "unpacked")
+    assert json_header(tmp_path / "unpacked") == json_header(tmp_path / "plain")
+    for module, path in ((safetensors.torch, "unpacked"), (mithril.safetensors.torch, "packed")):
+        model = Tied(seed=1)
+        assert module.load_model(model, tmp_path / path) == (set() if module is safetensors.torch else [], [])
+        assert comparable(model.state_dict()) == comparable(Tied().state_dict())
+
+
+def json_header(path):
+    blob = path.read_bytes()
+    return json.loads(blob[8 : 8 + int.from_bytes(blob[:8], "little")])
+
+
+@pytest.mark.parametrize("name", ["w", "ids", "scalar", "nothing", "half"])
+def test_lists_as_indices_are_taken_alike(name, files):
+    for index in ([], [[]], [0], [0, 1], ([],), ([], []), (0, []), (slice(0, 1), []), [True], (..., []), [[], []]):
+        with safetensors.safe_open(files / "common.plain", "np") as file:
+            expected = outcome(lambda file=file, index=index: comparable(file.get_slice(name)[index]))
+        for path in (files / "common.plain", files / "common.packed"):
+            with mithril.safetensors.safe_open(path, "np") as file:
+                found = outcome(lambda file=file, index=index: comparable(file.get_slice(name)[index]))
+            if name == "nothing" and index == []:
+                # The package cannot slice an array of nothing.
+                assert expected == "SafetensorError" and found[2] == (0, 3)
+            else:
+                assert found == expected, (path.name, index)

@@ -345,3 +345,34 @@ def test_places_that_are_none_are_refused_by_name(tmp_path: Path) -> None:
     assert ours.MithrilStorageReader.validate_checkpoint_id("s3://bucket/run")
     save(f"file://{tmp_path}/one", state())
     check_equal(load(tmp_path / "one", blank(state())), state())
+
+
+def test_a_planner_compresses_as_its_compressor_does(tmp_path: Path) -> None:
+    values = torch.randn(64, 4096, generator=torch.Generator().manual_seed(3)).bfloat16()
+    contents = {"values": values, "repeats": torch.arange(300).repeat(400), "step": 3}
+
+    def sizes(planner: Any, name: str) -> dict[str, int]:
+        path = tmp_path / name
+        dcp.save(contents, storage_writer=FileSystemWriter(path), planner=planner, no_dist=True)
+        loaded = blank(contents)
+        dcp.load(loaded, storage_reader=FileSystemReader(path), planner=ours.MithrilLoadPlanner(), no_dist=True)
+        check_equal(loaded, contents)
+        metadata = FileSystemReader(path).read_metadata()
+        return {index.fqn.split("\x1f")[0]: info.length for index, info in metadata.storage_data.items()}
+
+    plain = sizes(ours.MithrilSavePlanner(), "plain")
+    small = sizes(ours.MithrilSavePlanner(mithril.checkpoint.Compressor("memory://", effort="max")), "max")
+    assert small == sizes(ours.MithrilSavePlanner(effort="max", compression_level=3), "same")
+    assert small["values"] < plain["values"] or small["repeats"] < plain["repeats"]
+    compressor = mithril.checkpoint.Compressor("memory://", byte_grouping=False)
+    assert sizes(ours.MithrilSavePlanner(compressor), "bytes")["values"] != plain["values"]
+    by_level = [
+        sizes(ours.MithrilSavePlanner(mithril.checkpoint.Compressor("memory://", compression_level=n)), f"l{n}")["repeats"]
+        for n in (1, 19)
+    ]
+    assert by_level[1] <= by_level[0]
+    assert ours.MithrilSavePlanner(flatten_state_dict=False).flatten_state_dict is False
+    with pytest.raises(TypeError, match=r"`compressor` is a mithril\.checkpoint\.Compressor, not a bool.*flatten_state_dict"):
+        ours.MithrilSavePlanner(True)  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match="the compressor has"):
+        ours.MithrilSavePlanner(compressor, effort="max")

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import copy
+import io
+import pickle
 import struct
+import warnings
 
 import numpy as np
 import pytest
@@ -15,6 +18,7 @@ import mithril
 from mithril.torch import (
     EntropyCodedEmbedding,
     EntropyCodedLinear,
+    coding_report,
     compress_module,
     load_module,
     resident_bytes,
@@ -136,7 +140,8 @@ def test_gradients_reach_the_inputs() -> None:
 
 def test_what_cannot_be_coded_stays_or_is_refused() -> None:
     single = nn.Linear(64, 32)
-    assert compress_module(nn.Sequential(single))[0] is single
+    with pytest.warns(UserWarning, match="0 of 1 layers"):
+        assert compress_module(nn.Sequential(single))[0] is single
     with pytest.raises(ValueError, match="rounded"):
         EntropyCodedLinear.from_linear(single)
     exact = nn.Linear(64, 32)
@@ -169,7 +174,7 @@ def test_damaged_and_wrong_states_are_refused() -> None:
     with pytest.raises(mithril.CorruptError, match=r"`0`: .*cut off"):
         load_module(nn.Sequential(nn.Linear(64, 32)), {"0.compressed": torch.zeros(7, dtype=torch.uint8)})
     with pytest.raises(mithril.MithrilError):
-        mithril._mithril.CodedMatrix.from_parts({"compressed": b"MECQ"})
+        mithril._mithril.CodedMatrix({"compressed": b"MECQ"})
 
 
 def gguf_file(tensors: dict[str, tuple[int, tuple[int, int], bytes]]) -> bytes:
@@ -246,6 +251,10 @@ def test_weights_that_came_quantised_stay_coded(quantised) -> None:
     with torch.no_grad():
         assert torch.equal(coded(numbers), plain(numbers))
     assert resident_bytes(coded) < 0.4 * resident_bytes(plain)
+    # As copies and by pickle.
+    for other in (copy.deepcopy(coded), pickle.loads(pickle.dumps(coded))):
+        with torch.no_grad():
+            assert torch.equal(other(numbers), plain(numbers))
     # A state goes out and in again.
     other = compress_module(copy.deepcopy(plain), "ecq", source=source, names=name_in_file)
     with torch.no_grad():
@@ -281,7 +290,8 @@ def test_quantised_weights_that_are_others_stay_plain(quantised) -> None:
     plain, source = quantised
     with torch.no_grad():
         plain.layer.weight[5, 5] += 1
-    coded = compress_module(plain, "ecq", source=source, names=name_in_file)
+    with pytest.warns(UserWarning, match="2 of 3 layers .*; 1 left as they are: its matrix in the source decodes to other"):
+        coded = compress_module(plain, "ecq", source=source, names=name_in_file)
     assert isinstance(coded.embed, EntropyCodedEmbedding) and type(coded.layer) is nn.Linear
     with pytest.raises(ValueError, match="source"):
         compress_module(plain, "ecq")
@@ -291,3 +301,76 @@ def test_quantised_weights_that_are_others_stay_plain(quantised) -> None:
     damaged["embed.weight.scales"] = damaged["embed.weight.scales"][:-3].clone()
     with pytest.raises(mithril.MithrilError, match=r"`embed.weight`"):
         compress_module(Quantised().to("meta"), "ecq", source=damaged, names=name_in_file)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.float64])
+def test_weights_that_are_not_coded_are_said(dtype: torch.dtype) -> None:
+    plain = nn.Sequential(nn.Linear(8, 8, dtype=dtype), nn.Sequential(nn.Embedding(9, 8, dtype=dtype)))
+    with pytest.warns(UserWarning, match=rf"^0 of 2 layers .*; 2 left as they are: weights of {dtype}") as caught:
+        assert compress_module(plain) is plain
+    # At the line of the caller.
+    assert caught[0].filename == __file__
+    assert type(plain[0]) is nn.Linear
+    report = coding_report(plain)
+    assert (report.coded, list(report.kept)) == ((), ["0", "1.0"])
+    assert str(report) == str(caught[0].message)
+
+
+def test_a_model_that_is_coded_in_part_is_said_to_be() -> None:
+    plain = nn.ModuleDict({"a": nn.Linear(8, 8, dtype=torch.bfloat16), "b": nn.Linear(8, 8)})
+    with pytest.warns(UserWarning, match="1 of 2 layers with weights are coded; 1 left as they are: weights of torch.float32"):
+        compress_module(plain)
+    assert coding_report(plain).coded == ("a",)
+    assert "kind=entropy" in repr(plain)
+    # Nothing is said of what is documented to stay: subclasses, and weights that change.
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        whole = compress_module(
+            nn.ModuleDict(
+                {
+                    "a": nn.Linear(8, 8, dtype=torch.bfloat16),
+                    "b": nn.Embedding(8, 8, max_norm=1.0, dtype=torch.bfloat16),
+                    "c": nn.MultiheadAttention(8, 2, dtype=torch.bfloat16),
+                }
+            )
+        )
+    kept = coding_report(whole).kept
+    assert "max_norm" in kept["b"] and "subclass" in kept["c.out_proj"]
+    with pytest.warns(UserWarning, match="no Linear and no Embedding"):
+        compress_module(nn.Sequential(nn.ReLU()))
+
+
+def test_single_values_of_bf16_are_coded_without_a_word() -> None:
+    plain = nn.Sequential(nn.Linear(8, 8, dtype=torch.bfloat16)).float()
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert isinstance(compress_module(plain)[0], EntropyCodedLinear)
+
+
+def test_a_layer_by_itself_is_returned_coded() -> None:
+    layer = nn.Linear(64, 32, dtype=torch.bfloat16)
+    x = torch.randn(3, 64, dtype=torch.bfloat16)
+    coded = compress_module(layer)
+    assert isinstance(coded, EntropyCodedLinear)
+    assert torch.equal(coded(x), layer(x))
+
+
+@pytest.mark.parametrize("kind", ["entropy", "fixed12"])
+def test_coded_modules_are_copied_and_pickled(kind: str) -> None:
+    coded = compress_module(small(5), kind)
+    wanted = bits(coded)
+    twin = copy.deepcopy(coded)
+    assert torch.equal(bits(twin), wanted)
+    # Codes never change, so that a copy needs none of its own.
+    assert twin.first.matrix is coded.first.matrix
+    assert twin.first.bias is not coded.first.bias
+    assert torch.equal(bits(pickle.loads(pickle.dumps(coded))), wanted)
+    file = io.BytesIO()
+    torch.save(coded, file)
+    file.seek(0)
+    loaded = torch.load(file, weights_only=False)
+    assert torch.equal(bits(loaded), wanted)
+    assert loaded.output.matrix is loaded.embedding.matrix
+    assert resident_bytes(loaded) == resident_bytes(coded)
+    with pytest.raises(mithril.MithrilError):
+        type(coded.first.matrix)({"compressed": b"damaged"})

@@ -21,6 +21,7 @@ import mithril
 from mithril.checkpoint import _manifest
 from mithril.checkpoint import torch as ours
 from mithril.checkpoint._place import Place
+from mithril.checkpoint._sealed import sealed
 from mithril.checkpoint.torch import _latest
 
 # torch warns that one process needs no process group, and about its own storage classes.
@@ -279,7 +280,7 @@ def test_checkpoints_without_a_sequence_follow_the_file_that_names_one(tmp_path:
         # As they were written before there were numbers; and by a version that has fields which this one does not know.
         del body["sequence"]
         body["later"] = step
-        (tmp_path / f"step_{step}" / "manifest.json").write_bytes(_manifest.sealed(body, "mithril checkpoint", 1))
+        (tmp_path / f"step_{step}" / "manifest.json").write_bytes(sealed(body, "mithril distributed checkpoint", 1))
     (tmp_path / "latest").write_text("step_1")
     assert ours.latest(tmp_path) == tmp_path / "step_1"
     (tmp_path / "latest").unlink()
@@ -462,7 +463,7 @@ def test_what_killed_saves_leave_is_removed_and_nothing_else(tmp_path: Path) -> 
         done = subprocess.run([sys.executable, "-c", KILLED, str(tmp_path / name)], capture_output=True, check=False)
         assert done.returncode == -9
     # As a kill in the middle of a container leaves it.
-    temporary = tmp_path / "torn" / ".r00001-0123456789abcdef.mckp.99999-0.tmp"
+    temporary = tmp_path / "torn" / ".r00001-0123456789abcdef.mckp.0123456789abcdef0123456789abcdef.tmp"
     temporary.write_bytes(bytes(5000))
     others = [tmp_path / "torn" / "notes.txt", tmp_path / "again" / "model.mckp", tmp_path / "r00000-0123456789abcdef.txt"]
     for path in others:

@@ -59,6 +59,8 @@ fn main() {
     for step in 1..4 {
         store.delete(&format!("step_{step}")).unwrap();
     }
+    // Deleting leaves young data in object stores, whose lists may lag.
+    store.gc(&GcOptions::now()).unwrap();
     assert!(store.storage().list("data").unwrap().is_empty());
     println!("{}: conforms; a store in it works", arguments[0]);
 }

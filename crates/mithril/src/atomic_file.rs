@@ -1,6 +1,8 @@
 //! Files that appear whole or not at all: a temporary sibling, fsync, rename, fsync of the directory.
 
-use crate::files::{Disk, Files, NewFile};
+use crate::attributes::Attributes;
+use crate::files::{Disk, Files, Listed, NewFile};
+use crate::temporary;
 use std::fs;
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
@@ -19,6 +21,7 @@ pub struct AtomicFile {
     temporary: PathBuf,
     path: PathBuf,
     replace: bool,
+    attributes: Attributes,
     committed: bool,
 }
 
@@ -29,6 +32,14 @@ impl AtomicFile {
     /// # Errors
     /// `AlreadyExists`, or the system's reason.
     pub fn create(path: &Path, replace: bool) -> io::Result<Self> {
+        Self::create_with(path, replace, Attributes::default())
+    }
+
+    /// As [`AtomicFile::create`], with mode and time.
+    ///
+    /// # Errors
+    /// As [`AtomicFile::create`].
+    pub fn create_with(path: &Path, replace: bool, attributes: Attributes) -> io::Result<Self> {
         let path = match fs::metadata(path) {
             Ok(_) if !replace => return Err(io::ErrorKind::AlreadyExists.into()),
             Ok(metadata) if metadata.is_dir() => return Err(io::ErrorKind::IsADirectory.into()),
@@ -36,23 +47,23 @@ impl AtomicFile {
             Err(_) => path.to_owned(),
         };
         let name = path.file_name().ok_or(io::ErrorKind::InvalidInput)?.to_string_lossy().into_owned();
-        remove_abandoned(&Disk, parent(&path), Some(&name));
-        Self::create_in(Arc::new(Disk), path, replace)
+        remove_abandoned(&Disk, parent(&path), Some(&name), &|_| true);
+        Self::create_in(Arc::new(Disk), path, replace, attributes)
     }
 
     /// As [`AtomicFile::create`] in a file system, without a look at what is there.
-    pub(crate) fn create_in(files: Arc<dyn Files>, path: PathBuf, replace: bool) -> io::Result<Self> {
-        let name = path.file_name().ok_or(io::ErrorKind::InvalidInput)?.to_owned();
-        // Two writers in one process, as in two processes, need names of their own.
-        static NEXT: std::sync::atomic::AtomicU64 = std::sync::atomic::AtomicU64::new(0);
-        let process = std::process::id();
+    pub(crate) fn create_in(
+        files: Arc<dyn Files>,
+        path: PathBuf,
+        replace: bool,
+        attributes: Attributes,
+    ) -> io::Result<Self> {
+        let name = path.file_name().ok_or(io::ErrorKind::InvalidInput)?.to_string_lossy();
         let mut live = live_temporaries();
         let mut n_tries = 0;
         let (temporary, file) = loop {
-            let number = NEXT.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
-            let temporary =
-                path.with_file_name(format!(".{}.{process}-{number}.tmp", name.to_string_lossy()));
-            match files.create_new(&temporary) {
+            let temporary = path.with_file_name(temporary::name_for(&name)?);
+            match files.create_new(&temporary, &attributes) {
                 // Somebody who cleaned up was quicker than the lock.
                 Err(error) if error.kind() == io::ErrorKind::Interrupted && n_tries < MAX_TRIES => {
                     n_tries += 1;
@@ -61,7 +72,7 @@ impl AtomicFile {
             }
         };
         live.push(temporary.clone());
-        Ok(Self { file, files, temporary, path, replace, committed: false })
+        Ok(Self { file, files, temporary, path, replace, attributes, committed: false })
     }
 
     /// Where the bytes are until they are committed.
@@ -79,6 +90,7 @@ impl AtomicFile {
     /// # Errors
     /// `AlreadyExists` when another file came first, or the system's reason. The old file is untouched then.
     pub fn commit(mut self) -> io::Result<()> {
+        self.file.set_attributes(&self.attributes);
         self.file.sync()?;
         // Held until the file has its name, so that nobody removes it in between.
         let live = live_temporaries();
@@ -125,14 +137,21 @@ fn parent(path: &Path) -> &Path {
     path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."))
 }
 
-/// Removes what killed writers left in a directory, of one name or of any: temporary files that nobody holds a lock on.
-/// Returns their bytes.
-pub(crate) fn remove_abandoned(files: &dyn Files, directory: &Path, name: Option<&str>) -> u64 {
+/// Removes what killed writers left in a directory, of one name or of any: temporary files whose lock is free, as far as
+/// `may_go` says so. Returns their bytes.
+pub(crate) fn remove_abandoned(
+    files: &dyn Files,
+    directory: &Path,
+    name: Option<&str>,
+    may_go: &dyn Fn(&Listed) -> bool,
+) -> u64 {
     // A file that another thread makes at this moment is there before it is locked: wait until it is both.
     let _live = live_temporaries();
     let Ok(listed) = files.list(directory) else { return 0 };
     let mut removed = 0;
-    for sibling in listed.iter().filter(|sibling| !sibling.is_directory && is_temporary(&sibling.name, name))
+    for sibling in listed
+        .iter()
+        .filter(|sibling| sibling.is_file && temporary::is_name(&sibling.name, name) && may_go(sibling))
     {
         let path = directory.join(&sibling.name);
         if files.remove_abandoned(&path) {
@@ -140,21 +159,6 @@ pub(crate) fn remove_abandoned(files: &dyn Files, directory: &Path, name: Option
         }
     }
     removed
-}
-
-/// Whether a file has the name of a temporary one of ours: `.NAME.PROCESS-NUMBER.tmp`.
-pub(crate) fn is_temporary(file_name: &str, of: Option<&str>) -> bool {
-    let Some((name, owner)) = file_name
-        .strip_prefix('.')
-        .and_then(|rest| rest.strip_suffix(".tmp"))
-        .and_then(|rest| rest.rsplit_once('.'))
-    else {
-        return false;
-    };
-    of.is_none_or(|of| of == name)
-        && owner
-            .split_once('-')
-            .is_some_and(|(process, number)| process.parse::<u32>().is_ok() && number.parse::<u64>().is_ok())
 }
 
 impl Write for AtomicFile {
@@ -252,7 +256,7 @@ mod tests {
     fn leftovers_of_killed_writers_are_removed_and_live_ones_stay() {
         let folder = Folder::new("leftovers");
         let path = folder.0.join("model");
-        fs::write(folder.0.join(".model.4000000000-7.tmp"), b"left").unwrap();
+        fs::write(folder.0.join(temporary::name_for("model").unwrap()), b"left").unwrap();
         fs::write(folder.0.join(".model.notes.tmp"), b"a user's own").unwrap();
         let first = AtomicFile::create(&path, false).unwrap();
         let second = AtomicFile::create(&path, false).unwrap();
@@ -272,7 +276,7 @@ mod tests {
                 scope.spawn(|| {
                     while !done.load(Ordering::Relaxed) {
                         for listed in Disk.list(&folder.0).unwrap() {
-                            if is_temporary(&listed.name, None) {
+                            if temporary::is_name(&listed.name, None) {
                                 Disk.remove_abandoned(&folder.0.join(listed.name));
                             }
                         }
@@ -281,7 +285,8 @@ mod tests {
             }
             for number in 0..1500 {
                 let path = folder.0.join(format!("model{}", number % 7));
-                let mut file = AtomicFile::create_in(Arc::new(Disk), path.clone(), true).unwrap();
+                let mut file =
+                    AtomicFile::create_in(Arc::new(Disk), path.clone(), true, Attributes::default()).unwrap();
                 file.write_all(&[7; 100]).unwrap();
                 assert!(file.temporary().exists(), "taken away in round {number}");
                 // Without the syncs of a commit, which would leave little time for the others.

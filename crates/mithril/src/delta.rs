@@ -4,6 +4,7 @@
 
 use crate::frame::{bound, check_rank, compress, compress_bound, compress_by_plan};
 use crate::options::{DecodeOptions, FrameOptions};
+use crate::pipeline::buffers::zeros;
 use crate::{Error, pipeline, plan};
 use mithril_format::Digest;
 use mithril_format::frame::FrameView;
@@ -56,7 +57,7 @@ impl<'a> Base<'a> {
 /// # Errors
 /// `InvalidArgument` when the base has another length, or the shape does not describe exactly these bytes.
 pub fn compress_delta(current: &[u8], base: &Base<'_>, options: &FrameOptions) -> Result<Vec<u8>, Error> {
-    let mut out = vec![0; compress_bound(current.len(), options)];
+    let mut out = zeros(compress_bound(current.len(), options))?;
     let len = compress_delta_into(current, base, options, &mut out)?;
     out.truncate(len);
     out.shrink_to_fit();
@@ -104,7 +105,7 @@ pub fn decompress_delta(frame: &[u8], base: &Base<'_>) -> Result<Vec<u8>, Error>
     if wanted.is_none() {
         return crate::decompress(frame);
     }
-    let mut out = vec![0; base.bytes.len()];
+    let mut out = zeros(base.bytes.len())?;
     pipeline::decode_blocks(&view, 0, wanted, &mut out, 0)?;
     Ok(out)
 }

@@ -35,6 +35,14 @@ pub fn inspect_at(source: &(impl ReadAt + ?Sized), range: Range<u64>) -> Result<
     })
 }
 
+/// How many bytes the frame at a range of a source says that it holds. Reads both ends of the frame.
+///
+/// # Errors
+/// When the source cannot be read, or the ends are not those of one frame.
+pub fn raw_len_at(source: &(impl ReadAt + ?Sized), range: Range<u64>) -> Result<u64, Error> {
+    Ok(FrameLayout::read(source, range)?.raw_len())
+}
+
 impl<S: ReadAt> Reader<S> {
     /// Describes the frame of an entry, if it has one, without reading its blocks.
     ///

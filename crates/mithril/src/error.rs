@@ -2,6 +2,7 @@
 
 use crate::dictionary::DictionaryError;
 use mithril_format::{Digest, FormatError, ReadError};
+use std::path::{Path, PathBuf};
 
 /// What was being done when a source could not be read.
 const CANNOT_READ: &str = "cannot read";
@@ -38,14 +39,25 @@ pub enum Error {
         /// What is wrong with it.
         source: Box<Error>,
     },
+    /// A file beside the one that is worked on is at fault, such as a base.
+    #[error("`{name}`: {source}")]
+    Model {
+        /// Its path.
+        name: String,
+        /// What is wrong with it.
+        source: Box<Error>,
+    },
+    /// It changed while others were stored by what it held.
+    #[error("it changed while it was saved, and other tensors are stored by what it held: save again")]
+    Changed,
     /// There is no such tensor or file.
     #[error("{what}")]
     NotFound {
         /// What was looked for.
         what: String,
     },
-    /// No base at hand has the bytes that a tensor was stored against.
-    #[error("its base tensor `{name}` with digest {digest} is not at hand: {reason}")]
+    /// No base has the bytes that a tensor was stored against.
+    #[error("its base tensor `{name}` with digest {digest} is missing: {reason}")]
     MissingBase {
         /// What the base calls it.
         name: String,
@@ -53,6 +65,18 @@ pub enum Error {
         digest: Digest,
         /// What was found instead.
         reason: String,
+    },
+    /// A file is stored against a model that was not found.
+    #[error("needs base {}: {n_tensors} of its tensors are stored against it, and {n_missing} cannot be restored; {first}", names(.models))]
+    MissingModel {
+        /// What the file calls the models that it was made against.
+        models: Vec<String>,
+        /// Tensors that are stored against a base.
+        n_tensors: usize,
+        /// Those of them whose base was not found.
+        n_missing: usize,
+        /// Why the first of them cannot be restored.
+        first: Box<Error>,
     },
     /// The frame was made with a base that is not given, or with another one.
     #[error("{}", describe_base(expected, actual.as_ref()))]
@@ -70,6 +94,8 @@ pub enum Error {
     Io {
         /// What was being done, and to which file.
         what: String,
+        /// That file, where there is one.
+        path: Option<PathBuf>,
         /// The system's reason.
         source: std::io::Error,
     },
@@ -104,13 +130,15 @@ impl Error {
     pub fn kind(&self) -> ErrorKind {
         use mithril_codec::CodecError;
         match self {
-            Self::InvalidArgument { .. } => ErrorKind::InvalidArgument,
+            Self::InvalidArgument { .. } | Self::Changed => ErrorKind::InvalidArgument,
             Self::Dictionary(error) => error.kind(),
             Self::TooLarge { .. } => ErrorKind::TooLarge,
             Self::Io { .. } => ErrorKind::Io,
-            Self::Tensor { source, .. } => source.kind(),
+            Self::Tensor { source, .. } | Self::Model { source, .. } => source.kind(),
             Self::NotFound { .. } => ErrorKind::NotFound,
-            Self::MissingBase { .. } | Self::BaseMismatch { .. } => ErrorKind::Base,
+            Self::MissingBase { .. } | Self::MissingModel { .. } | Self::BaseMismatch { .. } => {
+                ErrorKind::Base
+            }
             Self::Format(error) => match error {
                 FormatError::Truncated { .. }
                 | FormatError::NoFooter { .. }
@@ -124,6 +152,15 @@ impl Error {
                 | FormatError::Block { source: CodecError::Unsupported { .. }, .. } => ErrorKind::Unsupported,
                 _ => ErrorKind::Corrupt,
             },
+        }
+    }
+
+    /// Whether a base was not found that a tensor needs, so that nothing can be said of the tensor.
+    pub fn is_missing_base(&self) -> bool {
+        match self {
+            Self::MissingBase { .. } | Self::MissingModel { .. } => true,
+            Self::Tensor { source, .. } | Self::Model { source, .. } => source.is_missing_base(),
+            _ => false,
         }
     }
 
@@ -144,22 +181,22 @@ impl Error {
     /// Says which file the failure is about: reading failures are about the input, writing failures about the output,
     /// all others about what the input holds.
     #[must_use]
-    pub(crate) fn about(self, input: &std::path::Path, output: &std::path::Path) -> Self {
+    pub(crate) fn about(self, input: &Path, output: &Path) -> Self {
         match self {
-            Self::Io { what, source } if what == CANNOT_READ => Self::cannot_read(input, source),
-            Self::Io { what, source } if what == CANNOT_WRITE => Self::cannot_write(output, source),
+            Self::Io { what, source, .. } if what == CANNOT_READ => Self::cannot_read(input, source),
+            Self::Io { what, source, .. } if what == CANNOT_WRITE => Self::cannot_write(output, source),
             error => error,
         }
     }
 
     /// Reading a file failed.
-    pub(crate) fn cannot_read(path: &std::path::Path, source: std::io::Error) -> Self {
-        Self::io(format!("{CANNOT_READ} `{}`", path.display()), source)
+    pub(crate) fn cannot_read(path: &Path, source: std::io::Error) -> Self {
+        Self::io_at(CANNOT_READ, path, source)
     }
 
     /// Writing a file failed.
-    pub(crate) fn cannot_write(path: &std::path::Path, source: std::io::Error) -> Self {
-        Self::io(format!("{CANNOT_WRITE} `{}`", path.display()), source)
+    pub(crate) fn cannot_write(path: &Path, source: std::io::Error) -> Self {
+        Self::io_at(CANNOT_WRITE, path, source)
     }
 
     /// Reading a source failed, whose name is not known here.
@@ -172,9 +209,31 @@ impl Error {
         Self::io(CANNOT_WRITE, source)
     }
 
+    /// The system gave no memory for so many bytes.
+    pub(crate) fn allocating(len: usize, source: std::io::Error) -> Self {
+        Self::io(format!("cannot take {len} bytes of memory"), source)
+    }
+
+    /// The system gave no thread.
+    pub(crate) fn starting(source: std::io::Error) -> Self {
+        Self::io("cannot start a thread", source)
+    }
+
     /// An I/O failure with what was being done.
     pub fn io(what: impl Into<String>, source: std::io::Error) -> Self {
-        Self::Io { what: what.into(), source }
+        Self::Io { what: what.into(), path: None, source }
+    }
+
+    /// An I/O failure with what was being done to a file.
+    pub fn io_at(what: &str, path: &Path, source: std::io::Error) -> Self {
+        Self::Io { what: format!("{what} `{}`", path.display()), path: Some(path.to_owned()), source }
+    }
+}
+
+fn names(models: &[String]) -> String {
+    match models {
+        [] => "whose name it does not know".to_owned(),
+        models => models.iter().map(|name| format!("`{name}`")).collect::<Vec<_>>().join(" or "),
     }
 }
 

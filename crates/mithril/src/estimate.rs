@@ -76,7 +76,7 @@ pub fn estimate(source: &dyn ReadAt, options: &PackOptions) -> Result<Estimate, 
     let kind = source::detect(source).ok_or_else(|| {
         Error::invalid("no model file of a known kind (safetensors, npy, npz, pt, gguf, onnx)")
     })?;
-    let mut tensors = source::tensors(kind, source)?;
+    let mut tensors = source::tensors_to_pack(kind, source)?;
     tensors.retain(can_be_an_entry);
     let (share, fast) = match options.effort {
         Effort::Fast => (SHARE, options.clone()),

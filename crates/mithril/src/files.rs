@@ -2,18 +2,20 @@
 //!
 //! [`Disk`] is the real one. Tests put another in its place that fails at a step, or that forgets what was not synced.
 
+use crate::attributes::Attributes;
 use mithril_format::ReadAt;
 use std::fmt;
 use std::fs::{self, File, TryLockError};
 use std::io::{self, Write};
 use std::path::Path;
-use std::time::SystemTime;
+use std::time::{Duration, SystemTime};
 
 /// The steps that durable files are made of.
 pub(crate) trait Files: fmt::Debug + Send + Sync {
-    /// Makes a file that must not exist, and locks it for as long as it is open, where there are locks. `Interrupted`
-    /// when somebody who cleans up came in between: then it is gone.
-    fn create_new(&self, path: &Path) -> io::Result<Box<dyn NewFile>>;
+    /// Makes a file that must not exist, which nobody may read who may not read it with these attributes, and locks it
+    /// for as long as it is open, where there are locks. `Interrupted` when somebody who cleans up came in between: then
+    /// it is gone.
+    fn create_new(&self, path: &Path, attributes: &Attributes) -> io::Result<Box<dyn NewFile>>;
     /// Opens a file for reading. What is open stays readable when its name is removed.
     fn open(&self, path: &Path) -> io::Result<Box<dyn ReadAt>>;
     /// Gives a file a second name, which must not exist.
@@ -39,6 +41,8 @@ pub(crate) trait Files: fmt::Debug + Send + Sync {
 pub(crate) trait NewFile: Write + fmt::Debug + Send {
     /// Makes the bytes safe on disk. Once it has failed, nothing is known about them.
     fn sync(&mut self) -> io::Result<()>;
+    /// Gives the file its mode and time, now that it is complete.
+    fn set_attributes(&mut self, attributes: &Attributes);
 }
 
 /// A name in a directory.
@@ -46,8 +50,17 @@ pub(crate) trait NewFile: Write + fmt::Debug + Send {
 pub(crate) struct Listed {
     pub(crate) name: String,
     pub(crate) is_directory: bool,
+    /// Whether it can be read like a file: a plain one, or a link to one.
+    pub(crate) is_file: bool,
     pub(crate) len: u64,
     pub(crate) modified: Option<SystemTime>,
+}
+
+impl Listed {
+    /// How long ago it was written; nothing if the clock says later than now.
+    pub(crate) fn age(&self) -> Option<Duration> {
+        self.modified.and_then(|modified| SystemTime::now().duration_since(modified).ok())
+    }
 }
 
 /// The file system of the machine.
@@ -55,8 +68,8 @@ pub(crate) struct Listed {
 pub(crate) struct Disk;
 
 impl Files for Disk {
-    fn create_new(&self, path: &Path) -> io::Result<Box<dyn NewFile>> {
-        let file = File::create_new(path)?;
+    fn create_new(&self, path: &Path, attributes: &Attributes) -> io::Result<Box<dyn NewFile>> {
+        let file = create_new(path, attributes)?;
         match file.try_lock() {
             // Another process took it for a leftover before it was locked, and removes it.
             Err(TryLockError::WouldBlock) => return Err(io::ErrorKind::Interrupted.into()),
@@ -70,11 +83,15 @@ impl Files for Disk {
     }
 
     fn open(&self, path: &Path) -> io::Result<Box<dyn ReadAt>> {
-        let file = File::open(path)?;
-        if file.metadata()?.is_dir() {
+        // Before it is opened: opening a pipe would wait for a writer.
+        let metadata = fs::metadata(path)?;
+        if metadata.is_dir() {
             return Err(io::ErrorKind::IsADirectory.into());
         }
-        Ok(Box::new(file))
+        if !metadata.is_file() {
+            return Err(io::Error::new(io::ErrorKind::InvalidInput, "it is no plain file"));
+        }
+        Ok(Box::new(File::open(path)?))
     }
 
     fn hard_link(&self, from: &Path, to: &Path) -> io::Result<()> {
@@ -121,9 +138,12 @@ impl Files for Disk {
             };
             // A name that is no text is none of ours.
             let Ok(name) = entry.file_name().into_string() else { continue };
+            let is_link_to_file =
+                || metadata.is_symlink() && fs::metadata(entry.path()).is_ok_and(|target| target.is_file());
             listed.push(Listed {
                 name,
                 is_directory: metadata.is_dir(),
+                is_file: metadata.is_file() || is_link_to_file(),
                 len: metadata.len(),
                 modified: metadata.modified().ok(),
             });
@@ -134,8 +154,18 @@ impl Files for Disk {
     fn remove_abandoned(&self, path: &Path) -> bool {
         // The lock is held until the name is gone: a writer that has just made this file finds it taken, or its file
         // without a name, and makes another.
-        File::open(path).is_ok_and(|file| file.try_lock().is_ok() && fs::remove_file(path).is_ok())
+        // Opening a pipe of that name would wait for a writer.
+        fs::symlink_metadata(path).is_ok_and(|metadata| metadata.is_file())
+            && File::open(path).is_ok_and(|file| file.try_lock().is_ok() && fs::remove_file(path).is_ok())
     }
+}
+
+fn create_new(path: &Path, attributes: &Attributes) -> io::Result<File> {
+    let mut options = File::options();
+    options.write(true).create_new(true);
+    #[cfg(unix)]
+    std::os::unix::fs::OpenOptionsExt::mode(&mut options, attributes.creation_mode());
+    options.open(path)
 }
 
 /// Whether an open file still has a name.
@@ -153,5 +183,9 @@ fn has_name(_: &File, path: &Path) -> bool {
 impl NewFile for File {
     fn sync(&mut self) -> io::Result<()> {
         self.sync_all()
+    }
+
+    fn set_attributes(&mut self, attributes: &Attributes) {
+        attributes.apply(self);
     }
 }

@@ -38,6 +38,7 @@
 //! depend on the number of threads or on the CPU.
 
 mod atomic_file;
+mod attributes;
 pub mod checkpoint;
 pub mod compare;
 pub mod container;
@@ -56,16 +57,20 @@ mod pipeline;
 pub mod plan;
 pub mod quantize;
 pub mod repository;
+pub mod room;
 mod statistics;
 pub mod storage;
 mod stream;
+mod temporary;
+mod unchanged;
 
 pub use atomic_file::AtomicFile;
+pub use attributes::Attributes;
 pub use delta::{
     Base, apply_into, apply_known_into, compress_delta, compress_delta_into, decompress_delta,
     decompress_delta_into,
 };
-pub use describe::inspect_at;
+pub use describe::{inspect_at, raw_len_at};
 pub use error::{Error, ErrorKind};
 pub use frame::{
     FrameInfo, compress, compress_bound, compress_into, decompress, decompress_into, decompress_range,
@@ -80,3 +85,5 @@ pub use mithril_format::{
 pub use options::{DecodeOptions, Effort, FrameOptions};
 pub use statistics::{FieldEntropies, field_entropies};
 pub use stream::{Decoder, Encoder};
+pub use temporary::anonymous_file;
+pub use unchanged::check_unchanged;

@@ -57,6 +57,9 @@ pub struct FrameOptions {
     /// Raw bytes of a block at most, where blocks share nothing; at least 32 KiB. By default the plan decides. Smaller
     /// blocks mean less to decode for a range, and a larger frame.
     pub max_block_len: Option<u64>,
+    /// Whether others may change the bytes while they are compressed, as memory that Python lends: every block is then
+    /// copied before it is looked at. The frame holds each block as it was at some moment.
+    pub changing: bool,
     /// Whether this is text about tensors, such as the header of a model file.
     pub(crate) is_metadata: bool,
 }
@@ -72,6 +75,7 @@ impl Default for FrameOptions {
             threads: 0,
             checksum: true,
             max_block_len: None,
+            changing: false,
             is_metadata: false,
         }
     }
@@ -120,6 +124,13 @@ impl FrameOptions {
         self
     }
 
+    /// Sets whether others may change the bytes while they are compressed.
+    #[must_use]
+    pub fn with_changing(mut self, changing: bool) -> Self {
+        self.changing = changing;
+        self
+    }
+
     /// Sets whether blocks carry checksums.
     #[must_use]
     pub fn with_checksum(mut self, checksum: bool) -> Self {
@@ -135,7 +146,7 @@ pub struct DecodeOptions {
     /// Threads; 0 is one per core.
     pub threads: usize,
     /// Raw bytes that [`decompress`](crate::decompress) may allocate. By default 64 MiB and 16384 times the size of
-    /// the frame, which no honest frame exceeds unless nearly all of it is constant.
+    /// the frame, which no frame exceeds that this library writes.
     pub max_output_len: Option<u64>,
 }
 
@@ -160,10 +171,17 @@ impl DecodeOptions {
     }
 }
 
-/// Raw bytes that no honest frame of this length exceeds, unless nearly all of it is constant.
+/// Raw bytes that no frame of this length exceeds that is written here.
 pub(crate) fn honest_output_len(frame_len: u64) -> u64 {
-    frame_len.saturating_mul(16384).saturating_add(64 << 20)
+    frame_len.saturating_mul(u64::from(HONEST_RATIO)).saturating_add(64 << 20)
 }
+
+/// Raw bytes for each byte of a frame.
+const HONEST_RATIO: u32 = 16384;
+
+/// Blocks up to this length keep that rule, however well they are coded: a header without checksum, a kind and a place in
+/// the trailer are 13 bytes.
+pub(crate) const HONEST_BLOCK_LEN: usize = 13 * HONEST_RATIO as usize;
 
 /// Bytes that are worth a thread of their own when the caller leaves the number open: starting one costs about as much
 /// as coding some hundred KiB.

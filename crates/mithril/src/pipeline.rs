@@ -7,14 +7,15 @@ pub(crate) mod ahead;
 pub(crate) mod buffers;
 pub(crate) mod ordered;
 pub(crate) mod tasks;
+pub(crate) mod threads;
 
 use crate::options::thread_count;
 use crate::plan::TensorPlan;
-use mithril_codec::block::{MAX_OVERHEAD, Place, Scratch, encode_block};
+use mithril_codec::block::{MAX_OVERHEAD, Place, Scratch, encode_block, store_block};
 use mithril_codec::checksum;
 use mithril_format::FormatError;
 use mithril_format::frame::{BlockHeader, FrameHeader, FrameView, Trailer};
-use std::sync::{Condvar, Mutex, PoisonError};
+use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 
 /// Bytes that the blocks of `raw_len` bytes can take at most, with their headers.
 pub(crate) fn blocks_bound(raw_len: usize, block_len: usize) -> usize {
@@ -22,23 +23,33 @@ pub(crate) fn blocks_bound(raw_len: usize, block_len: usize) -> usize {
     raw_len + n_blocks * (BlockHeader::len(true) + MAX_OVERHEAD)
 }
 
-/// Encodes all blocks of `source`, of which `first_block` is the first, to the front of `out`; returns their coded
-/// lengths. `base` holds the same bytes of the base, if there is one. The caller has made room for `blocks_bound`.
+/// Blocks that are to be encoded.
+#[derive(Clone, Copy)]
+pub(crate) struct RawBlocks<'a> {
+    /// Number of the first one in its tensor.
+    pub(crate) first_block: usize,
+    pub(crate) source: &'a [u8],
+    /// The same bytes of the base, if there is one.
+    pub(crate) base: Option<&'a [u8]>,
+    /// Whether others may change `source` meanwhile, so that blocks are copied before they are looked at.
+    pub(crate) changing: bool,
+}
+
+/// Encodes blocks to the front of `out`; returns their coded lengths. The caller has made room for `blocks_bound`.
 pub(crate) fn encode_blocks(
     plan: &TensorPlan,
     header: &FrameHeader,
-    first_block: usize,
-    source: &[u8],
-    base: Option<&[u8]>,
+    blocks: RawBlocks<'_>,
     threads: usize,
     out: &mut [u8],
 ) -> (Trailer, usize) {
+    let source = blocks.source;
     let block_len = header.block_len as usize;
     let n_blocks = source.len().div_ceil(block_len);
-    let threads = thread_count(threads, n_blocks, source.len());
-    let encoder = BlockEncoder { plan, header, first_block, source, base };
+    let n_threads = thread_count(threads, n_blocks, source.len());
+    let encoder = BlockEncoder { plan, header, blocks };
     let mut trailer = Trailer { coded_lens: Vec::with_capacity(n_blocks), raw_len: source.len() as u64 };
-    if threads == 1 {
+    if n_threads == 1 {
         let mut at = 0;
         with_scratch(|scratch| {
             for block_idx in 0..n_blocks {
@@ -51,14 +62,20 @@ pub(crate) fn encode_blocks(
     }
     let room_len = out.len();
     let queue = Queue {
-        state: Mutex::new(QueueState { next_taken: 0, next_handed_in: 0, coded_lens: Vec::new(), room: out }),
+        state: Mutex::new(QueueState {
+            next_taken: 0,
+            next_handed_in: 0,
+            coded_lens: Vec::new(),
+            room: out,
+            has_failed: false,
+        }),
         handed_in: Condvar::new(),
     };
     std::thread::scope(|scope| {
-        for _ in 1..threads {
-            scope.spawn(|| queue.work(&encoder, n_blocks, &mut Scratch::new()));
-        }
-        with_scratch(|scratch| queue.work(&encoder, n_blocks, scratch));
+        let (queue, encoder) = (&queue, &encoder);
+        let help = || move || queue.work(encoder, n_blocks, &mut Scratch::new());
+        threads::start_helpers(scope, n_threads - 1, help);
+        with_scratch(|scratch| queue.work(encoder, n_blocks, scratch));
     });
     let state = queue.state.into_inner().unwrap_or_else(PoisonError::into_inner);
     trailer.coded_lens = state.coded_lens;
@@ -98,25 +115,31 @@ const MAX_SPARE_LEN: usize = 4 << 20;
 struct BlockEncoder<'a> {
     plan: &'a TensorPlan,
     header: &'a FrameHeader,
-    /// Number of the block that `source` starts with.
-    first_block: usize,
-    source: &'a [u8],
-    base: Option<&'a [u8]>,
+    blocks: RawBlocks<'a>,
 }
 
 impl BlockEncoder<'_> {
     /// Encodes a block with its header to the front of `out`; returns the coded length without the header.
     fn encode(&self, block_idx: usize, scratch: &mut Scratch, out: &mut [u8]) -> u32 {
+        let RawBlocks { first_block, source, base, changing } = self.blocks;
         let block_len = self.header.block_len as usize;
         let start = block_idx * block_len;
-        let end = (start + block_len).min(self.source.len());
+        let end = (start + block_len).min(source.len());
         let block = RawBlock {
-            block_idx: (self.first_block + block_idx) as u64,
-            raw: &self.source[start..end],
-            next: &self.source[end..(end + block_len).min(self.source.len())],
-            base: self.base.map(|base| &base[start..end]),
+            block_idx: (first_block + block_idx) as u64,
+            raw: &source[start..end],
+            next: &source[end..(end + block_len).min(source.len())],
+            base: base.map(|base| &base[start..end]),
         };
-        encode_one(self.plan, self.header, block, scratch, out)
+        if !changing {
+            return encode_one(self.plan, self.header, block, scratch, out);
+        }
+        // Checksum and coding read the copy, which is in the cache.
+        scratch.with_block(|copy, scratch| {
+            copy.clear();
+            copy.extend_from_slice(block.raw);
+            encode_one(self.plan, self.header, RawBlock { raw: copy, ..block }, scratch, out)
+        })
     }
 }
 
@@ -151,6 +174,17 @@ pub(crate) fn encode_one(
     coded_len
 }
 
+/// Writes one block with its header to the front of `out`, as it is; returns the coded length without the header.
+pub(crate) fn store_one(header: &FrameHeader, raw: &[u8], out: &mut [u8]) -> u32 {
+    let header_len = BlockHeader::len(header.checksums);
+    let sum = if header.checksums { checksum(raw) } else { 0 };
+    let len = store_block(raw, &mut out[header_len..]);
+    let coded_len = u32::try_from(len).expect("a stored block is one byte longer than a raw one");
+    let raw_len = u32::try_from(raw.len()).expect("a block is at most 32 MiB");
+    BlockHeader { coded_len, raw_len, checksum: sum }.write(header.checksums, out);
+    coded_len
+}
+
 /// Blocks handed out and handed in, in order.
 struct Queue<'a> {
     state: Mutex<QueueState<'a>>,
@@ -163,15 +197,34 @@ struct QueueState<'a> {
     coded_lens: Vec<u32>,
     /// What is left of the output.
     room: &'a mut [u8],
+    /// A thread panicked: its block will never come.
+    has_failed: bool,
+}
+
+/// Lets the others end when a thread panics, which would wait for its block.
+struct Failing<'q, 'a>(&'q Queue<'a>);
+
+impl Drop for Failing<'_, '_> {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            self.0.lock().has_failed = true;
+            self.0.handed_in.notify_all();
+        }
+    }
 }
 
 impl<'a> Queue<'a> {
+    fn lock(&self) -> MutexGuard<'_, QueueState<'a>> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
     fn work(&self, encoder: &BlockEncoder<'_>, n_blocks: usize, scratch: &mut Scratch) {
+        let _failing = Failing(self);
         let header = encoder.header;
         let mut coded = vec![0; header.block_len as usize + BlockHeader::len(true) + MAX_OVERHEAD];
         loop {
             let block_idx = {
-                let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+                let mut state = self.lock();
                 state.next_taken += 1;
                 state.next_taken - 1
             };
@@ -180,23 +233,27 @@ impl<'a> Queue<'a> {
             }
             let coded_len = encoder.encode(block_idx, scratch, &mut coded);
             let len = BlockHeader::len(header.checksums) + coded_len as usize;
-            self.take_room(block_idx, coded_len, len).copy_from_slice(&coded[..len]);
+            let Some(room) = self.take_room(block_idx, coded_len, len) else { return };
+            room.copy_from_slice(&coded[..len]);
         }
     }
 
-    /// Waits for the blocks before this one, then takes its place in the output.
-    fn take_room(&self, block_idx: usize, coded_len: u32, len: usize) -> &'a mut [u8] {
-        let state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+    /// Waits for the blocks before this one, then takes its place in the output. There is none when another thread has
+    /// failed.
+    fn take_room(&self, block_idx: usize, coded_len: u32, len: usize) -> Option<&'a mut [u8]> {
         let mut state = self
             .handed_in
-            .wait_while(state, |state| state.next_handed_in != block_idx)
+            .wait_while(self.lock(), |state| state.next_handed_in != block_idx && !state.has_failed)
             .unwrap_or_else(PoisonError::into_inner);
+        if state.has_failed {
+            return None;
+        }
         state.next_handed_in += 1;
         state.coded_lens.push(coded_len);
         let (taken, left) = std::mem::take(&mut state.room).split_at_mut(len);
         state.room = left;
         self.handed_in.notify_all();
-        taken
+        Some(taken)
     }
 }
 
@@ -224,7 +281,7 @@ pub(crate) fn decode_over_base(
     scratch: &mut Scratch,
     decode: impl FnOnce(&[u8], &mut [u8], &mut Scratch) -> Result<(), FormatError>,
 ) -> Result<(), FormatError> {
-    scratch.with_base(|base, scratch| {
+    scratch.with_block(|base, scratch| {
         base.clear();
         base.extend_from_slice(out);
         decode(base, out, scratch).inspect_err(|_| out.copy_from_slice(base))
@@ -239,8 +296,8 @@ pub(crate) fn decode_each(
     threads: usize,
     decode: impl Fn(usize, &mut [u8], &mut Scratch) -> Result<(), FormatError> + Sync,
 ) -> Result<(), FormatError> {
-    let threads = thread_count(threads, out.len().div_ceil(block_len), out.len());
-    if threads == 1 {
+    let n_threads = thread_count(threads, out.len().div_ceil(block_len), out.len());
+    if n_threads == 1 {
         return with_scratch(|scratch| {
             let mut blocks = (first_block..).zip(out.chunks_mut(block_len));
             blocks.try_for_each(|(block_idx, out)| decode(block_idx, out, scratch))
@@ -262,9 +319,7 @@ pub(crate) fn decode_each(
         }
     };
     std::thread::scope(|scope| {
-        for _ in 1..threads {
-            scope.spawn(move || work(&mut Scratch::new()));
-        }
+        threads::start_helpers(scope, n_threads - 1, || move || work(&mut Scratch::new()));
         with_scratch(work);
     });
     match failure.into_inner().unwrap_or_else(PoisonError::into_inner) {

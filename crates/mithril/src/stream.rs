@@ -4,7 +4,9 @@
 //! decodes batches. A batch is a few MiB whatever the size of the data, so memory is bounded. All that grows is the
 //! list of block lengths that the trailer holds: four bytes per block, less than 0.01 % of the raw bytes.
 
-use crate::options::{DecodeOptions, FrameOptions};
+use crate::options::{DecodeOptions, FrameOptions, HONEST_BLOCK_LEN, honest_output_len};
+use crate::pipeline::RawBlocks;
+use crate::pipeline::buffers::zeros;
 use crate::plan::TensorPlan;
 use crate::{Error, ErrorKind, frame, pipeline, plan};
 use mithril_codec::block::Shared;
@@ -52,6 +54,8 @@ pub struct Encoder<W: Write> {
     options: FrameOptions,
     /// What the shape says that all bytes are, if there is one.
     expected_len: Option<u64>,
+    /// Raw bytes that were written to it.
+    taken: u64,
     /// Raw bytes that are not coded yet.
     pending: Vec<u8>,
     /// Set once the header is written.
@@ -64,6 +68,8 @@ struct Started {
     plan: TensorPlan,
     header: FrameHeader,
     trailer: Trailer,
+    /// Bytes of all blocks so far.
+    blocks_len: u64,
     coded: Vec<u8>,
 }
 
@@ -88,6 +94,7 @@ impl<W: Write> Encoder<W> {
             writer,
             options: options.clone(),
             expected_len,
+            taken: 0,
             pending: Vec::new(),
             started: None,
             failed: false,
@@ -100,26 +107,42 @@ impl<W: Write> Encoder<W> {
     /// When writing fails, or fewer bytes were written than the shape says.
     pub fn finish(mut self) -> Result<W, Error> {
         self.check_usable()?;
-        let total = self.written_len();
-        if self.expected_len.is_some_and(|expected| expected != total) {
-            return Err(self.other_length(total));
+        if self.expected_len.is_some_and(|expected| expected != self.taken) {
+            return Err(self.other_length(self.taken));
         }
         if self.started.is_some() {
             self.encode_pending(Part::All)?;
         }
         let mut end = Vec::new();
         match &self.started {
+            Some(started) if started.trailer.raw_len != self.taken => {
+                let (taken, coded) = (self.taken, started.trailer.raw_len);
+                return Err(Error::invalid(format!("{taken} bytes were written, and {coded} coded")));
+            }
             Some(started) => started.trailer.write(&mut end),
             None => end = frame::compress(&self.pending, &self.options)?,
         }
-        self.writer.write_all(&end).map_err(|source| Error::io("writing the end of a frame", source))?;
+        self.writer.write_all(&end).map_err(Error::writing)?;
         Ok(self.writer)
+    }
+
+    /// As [`Encoder::finish`], when the source of the data says how long it is: fewer or more bytes than that are an
+    /// error, and the frame is not finished.
+    ///
+    /// # Errors
+    /// As [`Encoder::finish`]; when another number of bytes was written.
+    pub fn finish_whole(self, source_len: u64) -> Result<W, Error> {
+        if self.taken != source_len {
+            let what = format!("{} of its {source_len} bytes were read", self.taken);
+            return Err(Error::reading(io::Error::other(what)));
+        }
+        self.finish()
     }
 
     /// Takes as many bytes as there is room for.
     fn take(&mut self, bytes: &[u8]) -> Result<usize, Error> {
         self.check_usable()?;
-        let total = self.written_len().saturating_add(bytes.len() as u64);
+        let total = self.taken.saturating_add(bytes.len() as u64);
         if self.expected_len.is_some_and(|expected| total > expected) {
             return Err(self.other_length(total));
         }
@@ -137,6 +160,7 @@ impl<W: Write> Encoder<W> {
             self.pending.reserve_exact(wanted - self.pending.len());
         }
         self.pending.extend_from_slice(&bytes[..n]);
+        self.taken += n as u64;
         Ok(n)
     }
 
@@ -155,6 +179,7 @@ impl<W: Write> Encoder<W> {
         let unit_len = self.options.dtype.unit_len();
         let max_len = MAX_STREAM_BLOCK_LEN / unit_len * unit_len;
         plan.block_len = plan.block_len.min(u32::try_from(max_len).unwrap_or(u32::MAX));
+        plan.shorten_if_constant(self.options.dtype, &self.pending, HONEST_BLOCK_LEN);
         let header = FrameHeader {
             dtype: self.options.dtype,
             shape: self.options.shape.clone(),
@@ -166,34 +191,46 @@ impl<W: Write> Encoder<W> {
         };
         let mut head = Vec::new();
         header.write(&mut head);
-        self.writer.write_all(&head).map_err(|source| Error::io("writing a frame header", source))?;
-        let coded = vec![0; pipeline::blocks_bound(BATCH_LEN, plan.block_len as usize)];
-        self.started = Some(Started { plan, header, trailer: Trailer::default(), coded });
+        self.writer.write_all(&head).map_err(Error::writing)?;
+        let coded = zeros(pipeline::blocks_bound(BATCH_LEN, plan.block_len as usize))?;
+        self.started = Some(Started { plan, header, trailer: Trailer::default(), blocks_len: 0, coded });
         Ok(())
     }
 
     /// Codes and writes pending bytes. Only the last block of a frame may be short, so some bytes stay until the end.
     fn encode_pending(&mut self, part: Part) -> Result<(), Error> {
-        let Some(Started { plan, header, trailer, coded }) = &mut self.started else { return Ok(()) };
+        let Some(Started { plan, header, trailer, blocks_len, coded }) = &mut self.started else {
+            return Ok(());
+        };
         let block_len = header.block_len as usize;
         let len = match part {
             Part::WholeBlocks => self.pending.len() / block_len * block_len,
             Part::All => self.pending.len(),
         };
-        let first_block = trailer.coded_lens.len();
         let source = &self.pending[..len];
-        let (batch, coded_len) =
-            pipeline::encode_blocks(plan, header, first_block, source, None, self.options.threads, coded);
-        self.writer.write_all(&coded[..coded_len]).map_err(|source| Error::io("writing blocks", source))?;
+        let first_block = trailer.coded_lens.len();
+        let blocks = RawBlocks { first_block, source, base: None, changing: false };
+        let (mut batch, mut coded_len) =
+            pipeline::encode_blocks(plan, header, blocks, self.options.threads, coded);
+        // Constant blocks that come after others may be more than readers take for the length of the frame. One block as it
+        // is makes up for many thousands.
+        let raw_len = trailer.raw_len + batch.raw_len;
+        if plan.may_hold_too_much() && raw_len > honest_output_len(*blocks_len + coded_len as u64) {
+            let (first, rest) = source.split_at(block_len.min(len));
+            let stored_len = pipeline::store_one(header, first, coded);
+            let at = BlockHeader::len(header.checksums) + stored_len as usize;
+            let blocks = RawBlocks { first_block: first_block + 1, source: rest, ..blocks };
+            let (others, others_len) =
+                pipeline::encode_blocks(plan, header, blocks, self.options.threads, &mut coded[at..]);
+            batch.coded_lens = std::iter::once(stored_len).chain(others.coded_lens).collect();
+            coded_len = at + others_len;
+        }
+        self.writer.write_all(&coded[..coded_len]).map_err(Error::writing)?;
+        *blocks_len += coded_len as u64;
         trailer.coded_lens.extend(batch.coded_lens);
         trailer.raw_len += batch.raw_len;
         self.pending.drain(..len);
         Ok(())
-    }
-
-    /// Raw bytes taken so far.
-    fn written_len(&self) -> u64 {
-        self.started.as_ref().map_or(0, |started| started.trailer.raw_len) + self.pending.len() as u64
     }
 
     fn check_usable(&self) -> Result<(), Error> {
@@ -466,7 +503,7 @@ impl<R: Read> Counted<R> {
             to.resize(start + step, 0);
             let came = read_up_to(&mut self.reader, &mut to[start..]);
             to.truncate(start + *came.as_ref().unwrap_or(&0));
-            let came = came.map_err(|source| Error::io("reading a frame", source))?;
+            let came = came.map_err(Error::reading)?;
             self.offset += came as u64;
             n += came;
             if came < step {

@@ -1,6 +1,6 @@
 //! Arguments of the verbs that write: `compress`, `decompress`, `repair`.
 
-use super::{parse_dtype, parse_effort};
+use super::{parse_dtype, parse_effort, parse_size};
 use clap::{Args, ValueEnum};
 use mithril::{Dtype, Effort};
 use std::path::PathBuf;
@@ -55,7 +55,7 @@ pub(crate) struct CompressArguments {
     /// What model files become
     #[arg(long, value_enum, default_value_t = PackTo::Container, value_name = "KIND")]
     pub(crate) to: PackTo,
-    /// Replace an existing output
+    /// Replace an existing output; pack what is packed already
     #[arg(long)]
     pub(crate) force: bool,
     /// Do all the work, and write nothing
@@ -122,6 +122,9 @@ pub(crate) struct DecompressArguments {
     /// Threads; 0 is one per core
     #[arg(long, default_value_t = 0, value_name = "N")]
     pub(crate) threads: usize,
+    /// Refuse what would be larger restored: bytes, or with a unit (`500MB`, `2GiB`)
+    #[arg(long, value_name = "SIZE", value_parser = parse_size)]
+    pub(crate) max_output: Option<u64>,
     /// Replace an existing output
     #[arg(long)]
     pub(crate) force: bool,

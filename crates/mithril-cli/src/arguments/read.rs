@@ -1,6 +1,6 @@
 //! Arguments of the verbs that only read: `inspect`, `verify`, `extract`, `compare`, `diff`, `estimate`.
 
-use super::parse_effort;
+use super::{parse_effort, parse_size};
 use clap::{Args, ValueEnum};
 use mithril::Effort;
 use std::ops::Range;
@@ -115,6 +115,9 @@ pub(crate) struct ExtractArguments {
     /// Threads; 0 is one per core
     #[arg(long, default_value_t = 0, value_name = "N")]
     pub(crate) threads: usize,
+    /// Refuse a larger tensor: bytes, or with a unit (`500MB`, `2GiB`)
+    #[arg(long, value_name = "SIZE", value_parser = parse_size)]
+    pub(crate) max_output: Option<u64>,
     /// Replace an existing output
     #[arg(long)]
     pub(crate) force: bool,

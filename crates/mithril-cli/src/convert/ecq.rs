@@ -11,7 +11,7 @@ use std::path::Path;
 
 pub(super) fn encode(arguments: &ConvertArguments, path: &Path) -> Result<(), Failure> {
     let started = seconds(ClockId::Monotonic);
-    let output = create(&arguments.output, arguments.force)?;
+    let output = create(path, &arguments.output, arguments.force)?;
     let meter = Meter::new(None);
     let encoded = ecq::encode(path, output, arguments.threads, &|len| meter.add(len));
     let summary = encoded.map_err(|error| refused(path, &error))?;
@@ -90,7 +90,7 @@ fn by_kind(summary: &EncodeSummary) -> BTreeMap<String, Sizes> {
 
 pub(super) fn decode(arguments: &ConvertArguments, path: &Path, format: SourceFormat) -> Result<(), Failure> {
     let started = seconds(ClockId::Monotonic);
-    let output = create(&arguments.output, arguments.force)?;
+    let output = create(path, &arguments.output, arguments.force)?;
     let meter = Meter::new(None);
     let decoded = ecq::decode(path, format, output, arguments.threads, &|len| meter.add(len));
     let summary = decoded.map_err(|error| refused(path, &error))?;
@@ -128,7 +128,7 @@ pub(super) fn is_coded(path: &Path) -> bool {
 
 /// The weights that a quantised model stands for.
 pub(super) fn dequantize(arguments: &ConvertArguments, path: &Path) -> Result<(), Failure> {
-    let output = create(&arguments.output, arguments.force)?;
+    let output = create(path, &arguments.output, arguments.force)?;
     let meter = Meter::new(None);
     let done = mithril::quantize::dequantize(path, output, &|len| meter.add(len));
     let summary = done.map_err(|error| refused(path, &error))?;

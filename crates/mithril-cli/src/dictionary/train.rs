@@ -6,6 +6,7 @@ use crate::clock::seconds;
 use crate::failure::{Failure, print_json, tell};
 use crate::output::{Output, Target};
 use crate::progress::Meter;
+use mithril::Attributes;
 use mithril::dictionary::{
     Dictionary, Evaluation, Progress, Samples, TrainOptions, Trained, choose_size, train_watched,
     update as update_dictionary,
@@ -136,7 +137,7 @@ pub(crate) fn update(arguments: &UpdateArguments) -> Result<(), Failure> {
 
 /// Writes a file that appears whole or not at all.
 pub(super) fn write(path: &Path, replace: bool, bytes: &[u8]) -> Result<(), Failure> {
-    let mut output = Output::create(&Target::named(path), replace)?;
+    let mut output = Output::create(&Target::named(path), replace, Attributes::default())?;
     output.write_all(bytes).map_err(|error| Failure::write(path.display(), &error))?;
     output.commit()?;
     Ok(())

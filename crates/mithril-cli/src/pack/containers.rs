@@ -10,7 +10,7 @@ use mithril::container::{Bases, Model, Reader};
 use mithril::pack::{PackOptions, PackSummary, PackedTensor, UnpackSummary};
 use mithril::repository::{
     RepositorySummary, is_framed_repository, measure_repository, pack_framed_repository, pack_repository,
-    unpack_framed_repository, unpack_repository,
+    unpack_framed_repository, unpack_repository, unpacked_len,
 };
 use mithril::{Error, FormatError, pack};
 use serde_json::{Value, json};
@@ -48,28 +48,25 @@ pub(super) fn compress(
     };
     let meter = Meter::new(source.len);
     let progress = |len| meter.add(len);
-    let summary = match (&source.path, target.regular_file()) {
-        (Some(input), Some(output)) => {
-            clean_up_on_signal();
-            let packed = match arguments.to {
-                PackTo::Container => pack::pack_file(input, output, &options, arguments.force, &progress),
-                PackTo::Safetensors => pack::pack_framed(input, output, &options, arguments.force, &progress),
-            };
-            packed.map_err(|error| refused(&error))?
-        }
-        _ if arguments.to == PackTo::Safetensors => {
+    let summary = if arguments.to == PackTo::Safetensors {
+        let (Some(input), Some(output)) = (&source.path, target.regular_file()) else {
             return Err(Failure::command("`--to safetensors` reads a file and writes a file"));
-        }
-        _ => {
-            let file = source.random_access()?;
-            let output = Output::create(target, arguments.force)?;
-            let name = output.name().to_owned();
-            let packed = pack::pack(&file, output, &options, &progress);
-            let (output, summary) = packed.map_err(|error| written_to(&name, &source.name, &error))?;
-            source.check_unchanged(&file)?;
-            output.commit()?;
-            summary
-        }
+        };
+        clean_up_on_signal();
+        let packed = pack::pack_framed(input, output, &options, arguments.force, &progress);
+        packed.map_err(|error| refused(&error))?
+    } else {
+        let file = source.random_access()?;
+        let output = Output::create(target, arguments.force, source.attributes())?;
+        let name = output.name().to_owned();
+        let packed = pack::pack(&file, output, &options, &progress);
+        let (output, summary) = packed.map_err(|error| match error {
+            Error::Io { .. } => written_to(&name, &source.name, &error),
+            _ => refused(&error),
+        })?;
+        source.check_unchanged()?;
+        output.commit()?;
+        summary
     };
     Ok(Done {
         source: source.name.clone(),
@@ -105,22 +102,15 @@ pub(super) fn decompress(
     let raw_len = reader.header().map_err(|error| refused(&error))?.original.map(|original| original.len);
     let meter = Meter::new(raw_len);
     let progress = |len| meter.add(len);
-    let summary = match (&source.path, target.regular_file()) {
-        (Some(input), Some(output)) => {
-            clean_up_on_signal();
-            pack::unpack_file(input, output, bases, arguments.threads, arguments.force, &progress)
-                .map_err(|error| refused(&error))?
-        }
-        _ => {
-            let output = Output::create(target, arguments.force)?;
-            let name = output.name().to_owned();
-            let unpacked = pack::unpack(&reader, output, bases, arguments.threads, &progress);
-            let (output, summary) = unpacked.map_err(|error| written_to(&name, &source.name, &error))?;
-            source.check_unchanged(&file)?;
-            output.commit()?;
-            summary
-        }
-    };
+    // Header, index and bases are checked before the output is made.
+    let original = pack::check(&reader, bases).map_err(|error| refused(&error))?;
+    target.check_room(original.len, arguments.max_output)?;
+    let output = Output::create(target, arguments.force, source.attributes())?;
+    let name = output.name().to_owned();
+    let unpacked = pack::unpack(&reader, output, bases, arguments.threads, &progress);
+    let (output, summary) = unpacked.map_err(|error| written_to(&name, &source.name, &error))?;
+    source.check_unchanged()?;
+    output.commit()?;
     Ok(restored(&source, target, &summary, &meter))
 }
 
@@ -133,8 +123,10 @@ pub(super) fn decompress_framed(
     let (Some(input), Some(output)) = (&source.path, target.regular_file()) else {
         return Err(Failure::command("a safetensors file with frames is restored from a file to a file"));
     };
+    let raw_len = pack::framed_len(input).map_err(|error| Failure::model(&source.name, &error))?;
+    target.check_room(raw_len, arguments.max_output)?;
     clean_up_on_signal();
-    let meter = Meter::new(None);
+    let meter = Meter::new(Some(raw_len));
     let unpacked =
         pack::unpack_framed(input, output, arguments.threads, arguments.force, &|len| meter.add(len));
     let summary = unpacked.map_err(|error| Failure::model(&source.name, &error))?;
@@ -195,8 +187,10 @@ pub(super) fn decompress_directory(
     arguments: &DecompressArguments,
     bases: &Bases,
 ) -> Result<Done, Failure> {
+    let raw_len = unpacked_len(input).map_err(|error| Failure::model(input.display(), &error))?;
+    Target::File(output.join(".")).check_room(raw_len, arguments.max_output)?;
     clean_up_on_signal();
-    let meter = Meter::new(None);
+    let meter = Meter::new(Some(raw_len));
     let (threads, force) = (arguments.threads, arguments.force);
     let progress = |len| meter.add(len);
     let unpacked = match is_framed_repository(input) {
@@ -233,7 +227,7 @@ fn directory_done(input: &Path, output: String, summary: &RepositorySummary, sec
 /// A failure of work that had an output which the library knows no name of.
 fn written_to(output: &str, source: &str, error: &Error) -> Failure {
     match error {
-        Error::Io { what, source } if what.starts_with("cannot write") => Failure::write(output, source),
+        Error::Io { what, source, .. } if what.starts_with("cannot write") => Failure::write(output, source),
         _ => Failure::model(source, error),
     }
 }

@@ -5,6 +5,7 @@
 
 use crate::failure::Failure;
 use crate::output::{Output, Target};
+use mithril::Attributes;
 use serde_json::Value;
 use std::io::Write;
 use std::path::Path;
@@ -20,7 +21,7 @@ const BODY_PLACE: &str = "<!--BODY-->";
 
 /// Writes a page of a body and its data; returns its length.
 pub(crate) fn write(body: &str, data: &Value, path: &Path, replace: bool) -> Result<u64, Failure> {
-    let mut output = Output::create(&Target::File(path.to_owned()), replace)?;
+    let mut output = Output::create(&Target::File(path.to_owned()), replace, Attributes::default())?;
     // The body first: what is in the data must not be taken for a place.
     let page = FRAME.replacen(BODY_PLACE, body, 1).replacen(DATA_PLACE, &script_value(data), 1);
     output.write_all(page.as_bytes()).map_err(|error| Failure::write(path.display(), &error))?;

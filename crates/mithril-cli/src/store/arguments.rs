@@ -10,7 +10,18 @@ use std::path::PathBuf;
 #[command(after_help = "\
 A store is a directory or a prefix in an object store: a path, `local:///path`, `s3://bucket/prefix`,
 `gs://bucket/prefix`, `az://container/prefix`, or `https://host/prefix` to read only. Credentials come from the
-environment, as for the tools of the provider.
+environment, as for the tools of the provider: AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY,
+GOOGLE_APPLICATION_CREDENTIALS, AZURE_STORAGE_ACCOUNT_NAME and AZURE_STORAGE_ACCOUNT_KEY.
+
+Where a key is asked for, `latest` is the newest checkpoint: the one with the highest step, and of those with
+the same step the one that was saved last. A step is given by `--step`, or is a number at the end of the key
+after `step`, `iter`, `iteration`, `checkpoint`, `ckpt` or `epoch`, or all of the key:
+
+  step_1000  checkpoint-500  iter=7  global_step100  epoch_3  7      a step
+  best  final  epoch=4-val_loss=0.20  step_7.pt  retry_9100          none: newer than all saved before
+
+Exit codes: 0 done; 1 the input is at fault: a file, a checkpoint that is damaged or not there, a place that is
+no store; 2 the command line or the environment is: a key that exists, no room, no permission, no network.
 
 Examples:
   mithril store run7 save step_100 model.safetensors optimizer.pt
@@ -90,7 +101,8 @@ pub(crate) struct ShowArguments {
 /// Arguments of `save`.
 #[derive(Debug, Args)]
 #[command(after_help = "\
-When the command ends with exit code 0, nothing can lose the checkpoint. A key that exists is refused.
+When the command ends with exit code 0, nothing can lose the checkpoint, and `--keep-last` has not removed it.
+A key that exists is refused, and so are `latest` and a file that changes while it is read.
 
 Examples:
   mithril store run7 save step_100 model.safetensors
@@ -102,10 +114,10 @@ pub(crate) struct SaveArguments {
     /// Model files: safetensors, npy, npz, pt, gguf, onnx
     #[arg(required = true, value_name = "FILE")]
     pub(crate) files: Vec<PathBuf>,
-    /// Checkpoint to store this one against; `latest` is the one with the highest step
+    /// Checkpoint to store this one against; `latest` is the newest
     #[arg(long, value_name = "KEY")]
     pub(crate) previous: Option<String>,
-    /// Training step; by default the number at the end of the key
+    /// Training step; by default the one that the key names, as in step_100
     #[arg(long, value_name = "N")]
     pub(crate) step: Option<u64>,
     /// How much work may go into size: fast, balanced or max
@@ -124,7 +136,7 @@ pub(crate) struct SaveArguments {
     /// Bytes that restoring the checkpoint may read, as a multiple of what a full one takes
     #[arg(long, default_value_t = 1.5, value_name = "X")]
     pub(crate) max_restore_cost: f64,
-    /// Delete all but the newest so many checkpoints afterwards
+    /// Delete all but the N checkpoints that were saved last afterwards; never the one with the highest step
     #[arg(long, value_name = "N")]
     pub(crate) keep_last: Option<usize>,
     /// Keep those whose step is a multiple of this, too
@@ -141,7 +153,7 @@ pub(crate) struct SaveArguments {
 /// Arguments of `load`.
 #[derive(Debug, Args)]
 pub(crate) struct LoadArguments {
-    /// Key of the checkpoint; `latest` is the one with the highest step
+    /// Key of the checkpoint; `latest` is the newest
     pub(crate) key: String,
     /// File to write; a directory for a checkpoint of several files
     #[arg(short, long, value_name = "OUT")]
@@ -224,7 +236,7 @@ pub(crate) struct KeyArguments {
 /// Arguments of `export`.
 #[derive(Debug, Args)]
 pub(crate) struct ExportArguments {
-    /// Key of the checkpoint; `latest` is the one with the highest step
+    /// Key of the checkpoint; `latest` is the newest
     pub(crate) key: String,
     /// Format of the file
     #[arg(long, value_enum)]

@@ -10,9 +10,11 @@ pub(crate) use arguments::StoreArguments;
 
 use crate::failure::Failure;
 use arguments::StoreCommand;
-use mithril::ErrorKind;
+use clap::Subcommand;
 use mithril::checkpoint::blocking::CheckpointCompressor;
 use mithril::checkpoint::{CheckpointError, CompressorConfig};
+use mithril::{Error, ErrorKind, storage};
+use std::ffi::OsString;
 
 /// The word that stands for the key of the newest checkpoint.
 const LATEST: &str = "latest";
@@ -43,7 +45,7 @@ fn open(url: &str) -> Result<CheckpointCompressor, Failure> {
 }
 
 fn open_with(url: &str, config: CompressorConfig) -> Result<CheckpointCompressor, Failure> {
-    let storage = mithril::storage::open(url).map_err(|error| Failure::command(error.to_string()))?;
+    let storage = storage::open(url).map_err(|error| Failure::command(error.to_string()))?;
     Ok(CheckpointCompressor::new(config, storage))
 }
 
@@ -52,9 +54,32 @@ fn resolve(store: &CheckpointCompressor, key: &str) -> Result<String, Failure> {
     if key != LATEST {
         return Ok(key.to_owned());
     }
+    check_exists(store)?;
     let latest = store.latest().map_err(|error| failed(&error))?;
     let missing = || Failure::input(format!("there is no checkpoint in `{}`", store.storage().location()));
     Ok(latest.ok_or_else(missing)?.key)
+}
+
+/// Refuses a place that is no store: one that is mistyped must not look like one that is empty.
+fn check_exists(store: &CheckpointCompressor) -> Result<(), Failure> {
+    match store.exists() {
+        Ok(true) => Ok(()),
+        Ok(false) => {
+            let location = store.storage().location().to_owned();
+            Err(failed(&CheckpointError::NoStore { location }))
+        }
+        Err(error) => Err(failed(&error)),
+    }
+}
+
+/// The command line with the store in front, where somebody has typed `store list run7`.
+pub(crate) fn right_order(words: &[OsString]) -> Option<String> {
+    let words: Vec<&str> = words.iter().map(|word| word.to_str()).collect::<Option<_>>()?;
+    let [program, "store", command, url, rest @ ..] = words.as_slice() else { return None };
+    let is_swapped =
+        StoreCommand::has_subcommand(command) && !StoreCommand::has_subcommand(url) && !url.starts_with('-');
+    let program = program.rsplit('/').next()?;
+    is_swapped.then(|| [&[program, "store", url, command], rest].concat().join(" "))
 }
 
 /// So many things, by their name for one.
@@ -67,9 +92,22 @@ fn failed(error: &CheckpointError) -> Failure {
     let message = error.to_string();
     match error {
         CheckpointError::Conflict { .. } => {
-            return Failure::input(message).with_hint("`store delete` removes it, or choose another key");
+            return Failure::command(message).with_hint("`store delete` removes it, or choose another key");
         }
-        CheckpointError::Collected { .. } => return Failure::input(message).with_hint("save it again"),
+        CheckpointError::Collected { .. } => return Failure::command(message).with_hint("save it again"),
+        CheckpointError::NoStore { .. } => {
+            return Failure::input(message)
+                .with_hint("is it spelled right? The first `store save` makes a store");
+        }
+        // A file that is saved is the input, whatever is wrong with it.
+        CheckpointError::Compression { source, .. } if source.kind() == ErrorKind::InvalidArgument => {
+            return Failure::input(message);
+        }
+        CheckpointError::Compression { source: Error::Io { what, .. }, .. }
+            if what.starts_with("cannot read") =>
+        {
+            return Failure::input(message);
+        }
         CheckpointError::MissingPrevious { .. } | CheckpointError::NotFound { .. } => {
             return Failure::input(message).with_hint("`store list` shows the keys");
         }
@@ -82,7 +120,11 @@ fn failed(error: &CheckpointError) -> Failure {
         ErrorKind::Corrupt | ErrorKind::Truncated => {
             Failure::input(message).with_hint("`store verify --deep` lists what is damaged")
         }
+        // The storage cannot do it, which no later version changes.
+        ErrorKind::Unsupported if matches!(error, CheckpointError::Storage(_)) => Failure::command(message),
         ErrorKind::Unsupported => Failure::input(message).with_hint("a later version of mithril may read it"),
+        // No room, no permission, no network.
+        ErrorKind::Io | ErrorKind::Conflict => Failure::command(message),
         _ => Failure::input(message),
     }
 }

@@ -1,7 +1,7 @@
 //! What is in a store: `list`, `log`, `show`, `diff`, `stats`.
 
 use super::arguments::{DiffArguments, JsonArguments, LogArguments, ShowArguments, StatsArguments};
-use super::{counted, failed, page, resolve};
+use super::{check_exists, counted, failed, page, resolve};
 use crate::failure::{Failure, Fault, print, print_json, tell};
 use crate::table::Table;
 use mithril::checkpoint::blocking::CheckpointCompressor;
@@ -11,13 +11,16 @@ use std::collections::BTreeMap;
 
 /// Lists the checkpoints.
 pub(super) fn list(store: &CheckpointCompressor, arguments: &JsonArguments) -> Result<(), Failure> {
+    check_exists(store)?;
     let listing = store.list().map_err(|error| failed(&error))?;
     if arguments.json {
         let unreadable = listing.unreadable.iter();
         let unreadable: Vec<_> =
             unreadable.map(|(key, error)| json!({ "key": key, "error": error.to_string() })).collect();
         let checkpoints: Vec<_> = listing.checkpoints.iter().map(meta_json).collect();
-        print_json(&json!({ "checkpoints": checkpoints, "unreadable": unreadable }))?;
+        print_json(&json!({
+            "checkpoints": checkpoints, "unreadable": unreadable, "foreign": listing.foreign,
+        }))?;
     } else {
         print(&table(&listing.checkpoints))?;
         tell_unreadable(&listing);
@@ -29,6 +32,9 @@ pub(super) fn list(store: &CheckpointCompressor, arguments: &JsonArguments) -> R
 }
 
 fn tell_unreadable(listing: &Listing) {
+    for object in &listing.foreign {
+        tell(&format!("warning: `{object}` is none of the store's, and is left alone"));
+    }
     for (key, error) in &listing.unreadable {
         tell(&format!("error: `{key}` cannot be read: {error}"));
     }
@@ -79,7 +85,7 @@ fn table(metas: &[CheckpointMeta]) -> String {
         table.push([
             meta.key.clone(),
             meta.base.clone().unwrap_or_else(|| "-".to_owned()),
-            meta.step.to_string(),
+            if meta.has_step { meta.step.to_string() } else { "-".to_owned() },
             meta.original_size.to_string(),
             meta.compressed_size.to_string(),
             format!("{:.2}", meta.ratio),
@@ -104,7 +110,7 @@ pub(super) fn meta_json(meta: &CheckpointMeta) -> Value {
         .collect();
     json!({
         "key": meta.key,
-        "step": meta.step,
+        "step": meta.has_step.then_some(meta.step),
         "generation": meta.generation,
         "base": meta.base,
         "original_size": meta.original_size,
@@ -127,7 +133,10 @@ pub(super) fn show(store: &CheckpointCompressor, arguments: &ShowArguments) -> R
     }
     let mut facts = Table::new(2, ["checkpoint", &key]);
     let mut fact = |name: &str, value: String| facts.push([name.to_owned(), value]);
-    fact("step", manifest.step.to_string());
+    match manifest.has_step() {
+        true => fact("step", manifest.step.to_string()),
+        false => fact("step", format!("none; saved after {}", manifest.step)),
+    }
     fact("generation", manifest.generation.clone());
     fact("written by", format!("{}, effort {}", manifest.writer, manifest.effort));
     if let Some(previous) = &manifest.previous {
@@ -229,10 +238,11 @@ pub(super) fn diff(store: &CheckpointCompressor, arguments: &DiffArguments) -> R
 
 /// Says how large the store is.
 pub(super) fn stats(store: &CheckpointCompressor, arguments: &StatsArguments) -> Result<(), Failure> {
+    check_exists(store)?;
     let listing = store.list().map_err(|error| failed(&error))?;
     let metas = &listing.checkpoints;
     let raw_len: u64 = metas.iter().map(|meta| meta.original_size).sum();
-    let objects = store.storage().list("data").map_err(|error| Failure::input(error.to_string()))?;
+    let objects = store.storage().list("data").map_err(|error| failed(&error.into()))?;
     let stored_len: u64 = objects.iter().map(|object| object.len).sum();
     let mut kinds: BTreeMap<&str, (usize, u64, u64)> = BTreeMap::new();
     for (kind, total) in metas.iter().flat_map(|meta| &meta.kinds) {

@@ -7,10 +7,12 @@ use crate::extract::npy_header;
 use crate::failure::{Failure, print, print_json, tell};
 use crate::output::{Output, Target};
 use crate::progress::Meter;
+use mithril::Attributes;
 use mithril::ReadAt;
 use mithril::checkpoint::blocking::CheckpointCompressor;
 use mithril::checkpoint::{CheckpointError, CompressorConfig, Retention, SaveOptions};
-use std::fs::{self, File};
+use mithril::pack::Source;
+use std::fs;
 use std::io::Write;
 use std::path::Path;
 
@@ -32,7 +34,7 @@ pub(super) fn save(url: &str, arguments: &SaveArguments) -> Result<(), Failure> 
     let mut files = Vec::new();
     let mut total_len = 0;
     for path in &arguments.files {
-        let file = File::open(path).map_err(|error| Failure::read(path.display(), &error))?;
+        let file = Source::open(path).map_err(|error| Failure::model(path.display(), &error))?;
         total_len += file.size().map_err(|error| Failure::read(path.display(), &error))?;
         let name = path.file_name().and_then(|name| name.to_str());
         let name = name.ok_or_else(|| Failure::command(format!("`{}` has no name", path.display())))?;
@@ -87,7 +89,7 @@ pub(super) fn load(url: &str, arguments: &LoadArguments) -> Result<(), Failure> 
                 return Err(Failure::input(format!("`{}` is no safe file name", name.escape_debug())));
             }
         };
-        let output = Output::create(&target, arguments.force)?;
+        let output = Output::create(&target, arguments.force, Attributes::default())?;
         let output =
             store.export(&key, part, output, &|len| meter.add(len)).map_err(|error| failed(&error))?;
         output.commit()?;
@@ -107,7 +109,8 @@ pub(super) fn extract(store: &CheckpointCompressor, arguments: &ExtractArguments
         }
         error => failed(error),
     })?;
-    let mut output = Output::create(&Target::named(&arguments.output), arguments.force)?;
+    let mut output =
+        Output::create(&Target::named(&arguments.output), arguments.force, Attributes::default())?;
     let name = output.name().to_owned();
     let write = |output: &mut Output, bytes: &[u8]| {
         output.write_all(bytes).map_err(|error| Failure::write(&name, &error))
@@ -135,7 +138,7 @@ pub(super) fn export(store: &CheckpointCompressor, arguments: &ExportArguments) 
         Some(path) => path.clone(),
         None => format!("{}.safetensors", key.replace('/', "_")).into(),
     };
-    let output = Output::create(&Target::named(&path), arguments.force)?;
+    let output = Output::create(&Target::named(&path), arguments.force, Attributes::default())?;
     let raw_len = store.manifest(&key).map_err(|error| failed(&error))?.raw_len;
     let meter = Meter::new(Some(raw_len));
     let exported = store.export_safetensors(&key, output, &|len| meter.add(len));

@@ -58,7 +58,7 @@ fn parts_are_merged() {
     assert!(directory.read("merged/config.json") == directory.read("whole/config.json"));
     check_refused(
         &run(&["merge", &one, "-o", &directory.path("x")]),
-        2,
+        1,
         "the part with the last module is missing",
     );
 }
@@ -96,7 +96,7 @@ fn wrong_conversions_leave_nothing_behind() {
         check_refused(&output, exit_code, message);
         assert_eq!(directory.names(), ["model.safetensors", "wide.safetensors"]);
     };
-    refused(&[&wide, "--to", "df11"], 2, "no BF16 matrices");
+    refused(&[&wide, "--to", "df11"], 1, "no BF16 matrices");
     refused(&[&model_path, "--to", "zip"], 2, "invalid value 'zip'");
     refused(&[&model_path, "--to", "df11", "--threads-per-block", "100"], 2, "no kernel has 100 threads");
     refused(&[&model_path, "--to", "df11", "--blocks", "3"], 2, "expected LO:HI");
@@ -107,4 +107,17 @@ fn wrong_conversions_leave_nothing_behind() {
     directory.write("coded/mine", b"mine");
     let output = run(&["convert", &model_path, "--to", "df11", "-o", &coded]);
     check_refused(&output, 2, "exists already");
+}
+
+#[test]
+fn a_model_of_another_kind_is_called_by_its_kind() {
+    let directory = Directory::new("convert-kind");
+    let fixture = concat!(env!("CARGO_MANIFEST_DIR"), "/../mithril-format/tests/fixtures/tiny.gguf");
+    let model = directory.write("tiny.gguf", &std::fs::read(fixture).unwrap());
+    for verb in [&["convert", &model, "--to", "df11"][..], &["quantize", &model, "--bpw", "4"]] {
+        let refused = run(&[verb, &["-o", &directory.path("out")]].concat());
+        check_refused(&refused, 1, "tiny.gguf` is a GGUF file, and a safetensors file is wanted");
+        assert_eq!(text(&refused.stderr).matches("tiny.gguf").count(), 1, "{}", text(&refused.stderr));
+    }
+    assert_eq!(directory.names(), ["tiny.gguf"]);
 }

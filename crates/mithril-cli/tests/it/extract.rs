@@ -94,6 +94,7 @@ fn unknown_tensors_are_refused_with_a_hint() {
     let (packed, ..) = packed_model(&directory);
     let output = run(&["extract", &packed, "Matrix", "-o", &directory.path("x.npy")]);
     check_refused(&output, 1, "has no tensor `Matrix`");
-    assert!(text(&output.stderr).contains("hint: `mithril inspect "));
+    check_refused(&output, 1, "hint: did you mean `matrix`?");
+    check_refused(&run(&["extract", &packed, "something else"]), 1, "lists its tensors");
     assert_eq!(directory.names(), ["model.safetensors", "model.safetensors.mckp"]);
 }

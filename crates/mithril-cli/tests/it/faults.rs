@@ -17,22 +17,131 @@ fn shell(line: &str, arguments: &[&str]) -> std::process::Output {
         .unwrap()
 }
 
+fn mode(path: &str) -> u32 {
+    std::fs::metadata(path).unwrap().permissions().mode() & 0o777
+}
+
+fn set_mode(path: &str, mode: u32) {
+    std::fs::set_permissions(path, std::fs::Permissions::from_mode(mode)).unwrap();
+}
+
 #[test]
-fn modes_of_new_files_follow_the_umask() {
-    let directory = Directory::new("faults-umask");
+fn modes_and_times_are_kept_when_files_are_packed_and_restored() {
+    let directory = Directory::new("faults-modes");
     let model = demo_model(&directory);
-    let packed = directory.path("model.safetensors.mckp");
-    let mode = |path: &str| std::fs::metadata(path).unwrap().permissions().mode() & 0o777;
-    for (umask, expected) in [("022", 0o644), ("077", 0o600), ("002", 0o664)] {
-        let output = shell(&format!("umask {umask}; \"$0\" compress \"$1\" --force"), &[&model]);
-        check_done(&output);
-        assert_eq!(mode(&packed), expected, "umask {umask}");
-        let back = directory.path("back");
-        let output =
-            shell(&format!("umask {umask}; \"$0\" decompress \"$1\" -o \"$2\" --force"), &[&packed, &back]);
-        check_done(&output);
-        assert_eq!(mode(&back), expected, "umask {umask}");
+    let raw = directory.write("raw.bin", &f32_bytes(1000, 1));
+    let then = std::time::SystemTime::UNIX_EPOCH + std::time::Duration::new(1_500_000_000, 123_456_789);
+    for (kind, suffix) in
+        [("container", ".mckp"), ("safetensors", ".mithril.safetensors"), ("container", ".mthf")]
+    {
+        let source = if suffix == ".mthf" { &raw } else { &model };
+        for kept in [0o600, 0o640, 0o444, 0o755] {
+            set_mode(source, 0o600);
+            std::fs::File::options().write(true).open(source).unwrap().set_modified(then).unwrap();
+            set_mode(source, kept);
+            let packed = format!("{source}{suffix}");
+            check_done(&run(&["compress", source, "--to", kind, "--force"]));
+            let back = directory.path("back");
+            check_done(&run(&["decompress", &packed, "-o", &back, "--force"]));
+            for made in [&packed, &back] {
+                assert_eq!(mode(made), kept, "{made} of {kept:o}");
+                assert_eq!(std::fs::metadata(made).unwrap().modified().unwrap(), then, "{made}");
+            }
+            std::fs::remove_file(&packed).unwrap();
+        }
     }
+}
+
+#[test]
+fn what_is_made_of_private_files_is_private_and_what_comes_from_a_pipe_follows_the_umask() {
+    let directory = Directory::new("faults-private");
+    let model = demo_model(&directory);
+    check_done(&run(&["compress", &model]));
+    let packed = directory.path("model.safetensors.mckp");
+    let tensor =
+        json(&run(&["inspect", &model, "--json"]))["tensors"][0]["name"].as_str().unwrap().to_owned();
+    for (private, umask, expected) in [(0o600, "022", 0o600), (0o640, "022", 0o640), (0o664, "022", 0o644)] {
+        set_mode(&model, private);
+        set_mode(&packed, private);
+        let out = directory.path("out");
+        let commands: [(&str, &[&str]); 4] = [
+            ("\"$0\" extract \"$1\" \"$2\" -o \"$3\" --force", &[&packed, &tensor, &out]),
+            ("\"$0\" repair \"$1\" -o \"$2\" --force", &[&packed, &out]),
+            ("\"$0\" repair \"$1\" -o \"$2\" --to safetensors --force", &[&packed, &out]),
+            ("\"$0\" compress - --dtype u8 -o \"$2\" --force < \"$1\"", &[&model, &out]),
+        ];
+        for (line, arguments) in commands {
+            check_done(&shell(&format!("umask {umask}; {line}"), arguments));
+            assert_eq!(mode(&out), expected, "{line}");
+        }
+        let converted = directory.path("converted");
+        check_done(&run(&["quantize", &model, "--bpw", "4", "-o", &converted]));
+        assert_eq!(mode(&format!("{converted}/model.safetensors")) & !expected, 0);
+        std::fs::remove_dir_all(converted).unwrap();
+    }
+    for (umask, expected) in [("022", 0o644), ("077", 0o600), ("002", 0o664)] {
+        let line = format!("umask {umask}; cat \"$1\" | \"$0\" compress - -o \"$2\" --force");
+        check_done(&shell(&line, &[&model, &directory.path("out")]));
+        assert_eq!(mode(&directory.path("out")), expected, "umask {umask}");
+    }
+}
+
+#[test]
+fn nobody_else_can_read_a_file_while_it_is_written() {
+    let directory = Directory::new("faults-while");
+    let data = f32_bytes(1_000_000, 8);
+    let model = directory.write("model.safetensors", &safetensors(&[("w", "F32", &[1000, 1000], &data)]));
+    set_mode(&model, 0o644);
+    let mut child = command(&["compress", &model, "--effort", "max", "--threads", "1"])
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut seen = Vec::new();
+    while child.try_wait().unwrap().is_none() {
+        for name in directory.names().iter().filter(|name| name.ends_with(".tmp")) {
+            if let Ok(metadata) = std::fs::metadata(directory.path(name)) {
+                seen.push(metadata.permissions().mode() & 0o777);
+            }
+        }
+        std::thread::yield_now();
+    }
+    // Just before it gets its name, it has its mode.
+    assert!(seen.first().is_some_and(|mode| *mode == 0o600), "{seen:?}");
+    assert_eq!(mode(&directory.path("model.safetensors.mckp")), 0o644);
+}
+
+#[test]
+fn files_of_private_directories_stay_private() {
+    let directory = Directory::new("faults-directory");
+    let model = demo_model(&directory);
+    let private = directory.path("private");
+    std::fs::create_dir_all(format!("{private}/inner")).unwrap();
+    for name in ["model.safetensors", "inner/model.safetensors"] {
+        std::fs::copy(&model, format!("{private}/{name}")).unwrap();
+    }
+    std::fs::write(format!("{private}/notes.txt"), b"a secret").unwrap();
+    set_mode(&format!("{private}/notes.txt"), 0o600);
+    set_mode(&format!("{private}/inner"), 0o700);
+    set_mode(&private, 0o750);
+    for kind in ["container", "safetensors"] {
+        let (packed, back) =
+            (directory.path(&format!("packed-{kind}")), directory.path(&format!("back-{kind}")));
+        let output =
+            shell("umask 022; \"$0\" compress \"$1\" --to \"$2\" -o \"$3\"", &[&private, kind, &packed]);
+        check_done(&output);
+        let output = run(&["decompress", &packed, "-o", &back]);
+        check_done(&output);
+        // The larger size is the one of the files that came back.
+        let line = text(&output.stderr);
+        let sizes: Vec<u64> =
+            line.split(": ").nth(1).unwrap().split(' ').filter_map(|word| word.parse().ok()).collect();
+        assert!(sizes[0] < sizes[1], "{line}");
+        for made in [&packed, &back] {
+            assert_eq!((mode(made), mode(&format!("{made}/inner"))), (0o750, 0o700), "{made}");
+        }
+        assert_eq!(mode(&format!("{back}/notes.txt")), 0o600);
+    }
+    assert_eq!(mode(&directory.path("packed-container/files.mckp")), 0o600);
 }
 
 #[test]
@@ -102,7 +211,7 @@ fn source_that_is_cut_off_while_it_is_read_is_told_and_gives_no_output() {
 fn leftovers_of_killed_runs_are_removed_by_the_next() {
     let directory = Directory::new("faults-leftovers");
     let model = demo_model(&directory);
-    directory.write(".model.safetensors.mckp.4000000001-0.tmp", b"half a container");
+    directory.write(".model.safetensors.mckp.0123456789abcdef0123456789abcdef.tmp", b"half a container");
     check_done(&run(&["compress", &model]));
     assert_eq!(directory.names(), ["model.safetensors", "model.safetensors.mckp"]);
 }

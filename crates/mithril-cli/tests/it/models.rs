@@ -127,8 +127,8 @@ fn delta_needs_its_base_and_finds_it_beside_the_file() {
 
     std::fs::rename(&base, directory.path("elsewhere.safetensors")).unwrap();
     let output = run(&["decompress", &packed, "-o", &back, "--force"]);
-    check_refused(&output, 1, "is not at hand");
-    assert!(text(&output.stderr).ends_with("hint: name the file it was made against with `--base`\n"));
+    check_refused(&output, 1, "needs base `base.safetensors`: 2 of its tensors are stored against it");
+    assert!(text(&output.stderr).ends_with("hint: `--base PATH` names the model that it was made against\n"));
     assert_eq!(run(&["verify", &packed]).status.code(), Some(0), "its own bytes are intact");
     assert_eq!(run(&["verify", &packed, "--deep"]).status.code(), Some(1));
     let elsewhere = directory.path("elsewhere.safetensors");

@@ -117,17 +117,29 @@ fn other_files_are_refused_with_a_hint() {
     let directory = Directory::new("pack-other");
     let model = directory.write("model.safetensors", b"anything");
     let other = directory.write("other.mthf", b"PK\x03\x04 is no frame at all, but long enough for one");
-    for verb in ["decompress", "inspect"] {
+    for (verb, message) in [
+        ("decompress", "other.mthf` is not packed: nothing to decompress"),
+        ("inspect", "other.mthf` is neither packed nor a model file of a known kind"),
+        ("verify", "other.mthf` is neither packed nor a model file of a known kind"),
+    ] {
         let output = run(&[verb, &other]);
-        check_refused(&output, 1, "not a mithril frame");
+        check_refused(&output, 1, message);
         assert!(text(&output.stderr).contains("\n\nhint: "));
     }
     check_refused(&run(&["compress", &directory.path("missing.bin")]), 1, "no such file");
     check_refused(&run(&["decompress", &directory.path("missing.mthf")]), 1, "no such file");
-    check_refused(&run(&["decompress", &model]), 2, "the output has no name");
+    check_refused(&run(&["decompress", &model]), 1, "is not packed: nothing to decompress");
+    let frame = run_with_stdin(&["compress", "-"], b"words").stdout;
+    check_refused(
+        &run(&["decompress", &directory.write("model.safetensors", &frame)]),
+        2,
+        "the output has no name",
+    );
     check_refused(&run(&["verify", &directory.0.display().to_string()]), 1, "it is a directory");
     let nowhere = directory.path("no/such/directory/out");
-    check_refused(&run(&["compress", &other, "-o", &nowhere]), 2, "cannot write");
+    let missing =
+        format!("cannot write `{nowhere}`: there is no directory `{}`", directory.path("no/such/directory"));
+    check_refused(&run(&["compress", &other, "-o", &nowhere]), 2, &missing);
     assert_eq!(directory.names(), ["model.safetensors", "other.mthf"]);
 }
 
@@ -149,15 +161,91 @@ fn inspect_tells_dtype_sizes_and_blocks() {
 }
 
 #[test]
-fn reader_that_closes_its_pipe_is_no_error() {
+fn output_that_nobody_reads_to_its_end_ends_as_by_the_signal_and_without_a_word() {
     let directory = Directory::new("pack-closed");
     let source = directory.write("noise.bin", &f32_bytes(2_000_000, 7));
-    for arguments in [&["compress", &source, "-o", "-"][..], &["demo"]] {
+    check_done(&run(&["compress", &source]));
+    let packed = directory.path("noise.bin.mthf");
+    let cases = [
+        &["compress", &source, "-o", "-"][..],
+        &["decompress", &packed, &packed, "-o", "-"],
+        &["demo"],
+        &["--help"],
+    ];
+    for arguments in cases {
         let mut child = command(arguments).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
         drop(child.stdout.take());
         let mut stderr = String::new();
         child.stderr.take().unwrap().read_to_string(&mut stderr).unwrap();
-        assert_eq!(child.wait().unwrap().code(), Some(0), "{stderr}");
-        assert_eq!(stderr, "");
+        assert_eq!(child.wait().unwrap().code(), Some(141), "{arguments:?}: {stderr}");
+        assert_eq!(stderr, "", "{arguments:?}");
     }
+    // A device that is full is an error with its reason.
+    for arguments in [&["decompress", &packed, "-o", "-"][..], &["verify", &packed], &["--help"]] {
+        let full = std::fs::File::options().write(true).open("/dev/full").unwrap();
+        let output = command(arguments).stdout(full).output().unwrap();
+        check_refused(&output, 2, "cannot write `stdout`: No space left on device");
+    }
+}
+
+#[test]
+fn what_is_packed_is_packed_again_only_when_forced_and_one_stream_takes_one_file() {
+    let directory = Directory::new("pack-again");
+    let source = directory.write("weights.bin", &f32_bytes(1000, 8));
+    check_done(&run(&["compress", &source]));
+    let packed = directory.path("weights.bin.mthf");
+    check_refused(&run(&["compress", &packed]), 1, "is packed already");
+    check_done(&run(&["compress", &packed, "--force"]));
+    check_refused(&run(&["compress", &source, &source, "-o", "-"]), 2, "several files cannot go to stdout");
+}
+
+#[test]
+fn claimed_lengths_are_compared_with_the_limit_and_with_the_room_before_anything_is_written() {
+    let directory = Directory::new("pack-bomb");
+    // Frame and container of constant bytes: small, and large when restored.
+    let zeros = directory.write("zeros.bin", &vec![0; 3_000_000]);
+    let model = directory.write("zeros.npy", &npy(&vec![0; 3_000_000]));
+    check_done(&run(&["compress", &zeros, &model]));
+    let files = [directory.path("zeros.bin.mthf"), directory.path("zeros.npy.mckp")];
+    let before = directory.names();
+    for packed in &files {
+        let out = directory.path("out");
+        let refused = run(&["decompress", packed, "-o", &out, "--max-output", "2MB"]);
+        check_refused(&refused, 1, "above the limit of 2000000");
+        assert!(
+            text(&refused.stderr).contains("hint: `--max-output` allows more"),
+            "{}",
+            text(&refused.stderr)
+        );
+        assert_eq!(directory.names(), before);
+        check_done(&run(&["decompress", packed, "-o", &out, "--max-output", "3MiB"]));
+        std::fs::remove_file(out).unwrap();
+    }
+    let described: Value = serde_json::from_slice(&run(&["inspect", &files[1], "--json"]).stdout).unwrap();
+    let name = described["tensors"][0]["name"].as_str().unwrap();
+    let refused = run(&["extract", &files[1], name, "-o", &directory.path("out"), "--max-output", "1000"]);
+    assert_eq!(refused.status.code(), Some(1), "{}", text(&refused.stderr));
+    // A stream that does not say how long it is ends at the limit.
+    let piped = run_with_stdin(&["compress", "-"], &vec![0; 9_000_000]).stdout;
+    let refused =
+        run_with_stdin(&["decompress", "-", "-o", &directory.path("out"), "--max-output", "8MB"], &piped);
+    check_refused(&refused, 1, "above the limit of 8000000");
+    assert_eq!(directory.names(), before);
+    // More than any disk has: refused by what the header says, whatever follows.
+    let header = mithril::FrameHeader {
+        dtype: mithril::Dtype::U8,
+        shape: None,
+        block_len: 1 << 20,
+        raw_len: Some(1 << 60),
+        checksums: true,
+        shared: mithril::block::Shared::default(),
+        base: None,
+    };
+    let mut bomb = Vec::new();
+    header.write(&mut bomb);
+    let claimed = directory.write("bomb.mthf", &[bomb, vec![0; 100]].concat());
+    let refused = run(&["decompress", &claimed, "-o", &directory.path("out")]);
+    check_refused(&refused, 2, "1152921504606846976 bytes are to be written, and ");
+    std::fs::remove_file(claimed).unwrap();
+    assert_eq!(directory.names(), before);
 }

@@ -15,7 +15,7 @@ fn a_run_is_saved_listed_restored_and_cleaned_up() {
     assert_eq!(saved["base"], "step_1");
     assert_eq!(saved["kinds"]["copy"]["n"], 1);
     assert_eq!(saved["kinds"]["delta"]["n"], 1);
-    check_refused(&on_store(&["save", "step_2", &tuned]), 1, "`step_2` exists already");
+    check_refused(&on_store(&["save", "step_2", &tuned]), 2, "`step_2` exists already");
     check_refused(
         &on_store(&["save", "step_3", &tuned, "--previous", "step_9"]),
         1,
@@ -167,7 +167,7 @@ fn damage_is_named_and_the_exit_code_says_so() {
     );
     assert!(said.contains("0 checkpoints intact, 2 damaged; "), "{said}");
     check_refused(&run(&["store", "ftp://x", "list"]), 2, "cannot open `ftp://x`: its scheme");
-    check_refused(&run(&["store", &directory.path("empty"), "show", "latest"]), 1, "there is no checkpoint");
+    check_refused(&run(&["store", &directory.path("empty"), "show", "latest"]), 1, "there is no store at");
 }
 
 #[test]
@@ -176,9 +176,6 @@ fn what_cannot_be_read_is_told_and_can_be_deleted() {
     let (base, tuned) = base_and_tuned(&directory);
     let store = directory.path("store");
     let on_store = |arguments: &[&str]| run(&[&["store", &store], arguments].concat());
-    let output = on_store(&["list"]);
-    check_done(&output);
-    assert!(text(&output.stderr).contains("there is no checkpoint in `local://"), "{}", text(&output.stderr));
     check_done(&on_store(&["save", "step_1", &base]));
     check_done(&on_store(&["save", "step_2", &tuned]));
     let shown = on_store(&["show", "step_1"]);
@@ -197,4 +194,73 @@ fn what_cannot_be_read_is_told_and_can_be_deleted() {
     assert!(check_done(&output).starts_with("removed 1 object, "), "{}", text(&output.stdout));
     let listed = on_store(&["verify"]);
     assert!(check_done(&listed).starts_with("1 checkpoint intact, 0 damaged"), "{}", text(&listed.stdout));
+}
+
+#[test]
+fn a_store_that_is_not_there_is_an_error_for_every_command_but_the_first_save() {
+    let directory = Directory::new("store-missing");
+    let (base, _) = base_and_tuned(&directory);
+    let store = directory.path("runn7");
+    let out = directory.path("out");
+    let on_store = |arguments: &[&str]| run(&[&["store", &store], arguments].concat());
+    for arguments in [
+        &["list"][..],
+        &["list", "--json"],
+        &["log"],
+        &["show", "step_1"],
+        &["show", "latest"],
+        &["load", "step_1", "-o", &out],
+        &["load", "latest", "-o", &out],
+        &["extract", "step_1", "w", "-o", &out],
+        &["diff", "step_1", "step_2"],
+        &["verify"],
+        &["verify", "--deep"],
+        &["verify", "step_1"],
+        &["gc"],
+        &["gc", "--dry-run"],
+        &["rebase", "step_1"],
+        &["delete", "step_1"],
+        &["export", "step_1", "--to", "safetensors", "-o", &out],
+        &["stats"],
+    ] {
+        let output = on_store(arguments);
+        check_refused(&output, 1, "there is no store at `local://");
+        assert!(text(&output.stderr).contains("hint: "), "{arguments:?}");
+    }
+    check_refused(&on_store(&["save", "step_2", &base, "--previous", "latest"]), 1, "there is no store at");
+    assert_eq!(directory.names(), ["base.safetensors", "tuned.safetensors"], "nothing was made");
+    check_done(&on_store(&["save", "final", &base]));
+    let listed = on_store(&["list"]);
+    assert!(check_done(&listed).contains("final  -"), "{}", text(&listed.stdout));
+    // What is none of the store's is told, and stops nothing.
+    directory.write("runn7/manifests/Thumbs.db", b"x");
+    let listed = on_store(&["list"]);
+    check_done(&listed);
+    assert!(text(&listed.stderr).contains("warning: `manifests/Thumbs.db`"), "{}", text(&listed.stderr));
+    check_done(&on_store(&["gc", "--min-age", "0"]));
+    // The order that everyone types first.
+    let swapped = run(&["store", "list", "runn7", "--json"]);
+    assert_eq!(swapped.status.code(), Some(2));
+    let said = text(&swapped.stderr);
+    assert!(said.contains("hint: the store comes first: `mithril store runn7 list --json`"), "{said}");
+}
+
+#[test]
+fn exit_codes_say_whether_the_input_or_the_environment_is_at_fault() {
+    let directory = Directory::new("store-exit-codes");
+    let (base, _) = base_and_tuned(&directory);
+    let store = directory.path("store");
+    let on_store = |arguments: &[&str]| run(&[&["store", &store], arguments].concat());
+    check_done(&on_store(&["save", "step_1", &base]));
+    // The input.
+    let wrong = directory.write("notes.txt", b"no model");
+    check_refused(&on_store(&["save", "step_2", &wrong]), 1, "no model file of a known kind");
+    check_refused(&on_store(&["save", "step_2", &directory.path("nothing")]), 1, "no such file");
+    check_refused(&on_store(&["save", "step_2", &directory.path("store")]), 1, "it is a directory");
+    check_refused(&on_store(&["load", "step_9", "-o", "-"]), 1, "no checkpoint `step_9`");
+    // The command line or the environment.
+    check_refused(&on_store(&["save", "step_1", &base]), 2, "exists already");
+    check_refused(&on_store(&["save", "latest", &base]), 2, "stands for the newest");
+    let file = directory.path("notes.txt");
+    check_refused(&run(&["store", &file, "save", "step_1", &base]), 2, "cannot ");
 }

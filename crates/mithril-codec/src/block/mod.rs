@@ -66,7 +66,7 @@ pub struct Scratch {
     rows: Vec<u32>,
     coded: Vec<u8>,
     patches: Vec<(u32, u16)>,
-    base: Vec<u8>,
+    block: Vec<u8>,
     delta: crate::delta::Scratch,
     prediction: crate::prediction::Scratch,
 }
@@ -77,11 +77,12 @@ impl Scratch {
         Self::default()
     }
 
-    /// Runs with a buffer for the base of a block that is decoded over it, and with the rest of the scratch.
-    pub fn with_base<T>(&mut self, work: impl FnOnce(&mut Vec<u8>, &mut Self) -> T) -> T {
-        let mut base = std::mem::take(&mut self.base);
-        let result = work(&mut base, self);
-        self.base = base;
+    /// Runs with a buffer for a whole block (the base of one that is decoded over it, a copy of one that others may change),
+    /// and with the rest of the scratch.
+    pub fn with_block<T>(&mut self, work: impl FnOnce(&mut Vec<u8>, &mut Self) -> T) -> T {
+        let mut block = std::mem::take(&mut self.block);
+        let result = work(&mut block, self);
+        self.block = block;
         result
     }
 }
@@ -103,12 +104,18 @@ pub fn encode_block(
     match encode_by_recipe(recipe, shared, place, source, scratch, &mut output) {
         // A block that saves nothing is stored: it decodes faster.
         Ok(()) if output.len() <= source.len() => output.len(),
-        _ => {
-            out[0] = kind::STORED;
-            out[1..=source.len()].copy_from_slice(source);
-            source.len() + 1
-        }
+        _ => store_block(source, out),
     }
+}
+
+/// Stores a block as it is, as [`encode_block`] does with one that saves nothing; returns the length.
+///
+/// # Panics
+/// When `out` does not hold `source.len() + MAX_OVERHEAD` bytes.
+pub fn store_block(source: &[u8], out: &mut [u8]) -> usize {
+    out[0] = kind::STORED;
+    out[1..=source.len()].copy_from_slice(source);
+    source.len() + 1
 }
 
 fn encode_by_recipe(

@@ -2,7 +2,7 @@
 
 use super::number::{self, NoNumber};
 use crate::forever::{entry_flags, entry_kind, rounding};
-use crate::limits::{MAX_NAME_LEN, MAX_RANK};
+use crate::limits::{FEW_ENTRIES, MAX_NAME_LEN, MAX_RANK, MIN_BYTES_PER_ENTRY};
 use crate::tensor_info::shown;
 use crate::{Digest, FormatError};
 use mithril_codec::Dtype;
@@ -223,13 +223,10 @@ pub(super) fn raw_len(dtype: Dtype, shape: &[u64]) -> Option<u64> {
     shape.iter().try_fold(1u64, |n, &dimension| n.checked_mul(dimension)).and_then(|n| dtype.len_of(n))
 }
 
-/// Whether a tensor may have this name. Names are not paths, but people make paths of them: no NUL, no `..` between
-/// slashes, no absolute ones, and no longer than 4096 bytes.
-pub fn is_safe_name(name: &str) -> bool {
+/// Whether a container can have a tensor of this name: any text of 65535 bytes at most. A name is not a path. Code that
+/// makes a path of a name has to check what it makes.
+pub fn is_tensor_name(name: &str) -> bool {
     name.len() <= MAX_NAME_LEN
-        && !name.contains('\0')
-        && !name.starts_with('/')
-        && !name.split(['/', '\\']).any(|part| part == "..")
 }
 
 /// The raw bytes of an index.
@@ -284,10 +281,14 @@ pub(super) fn write_index(entries: &[Entry]) -> Vec<u8> {
     out
 }
 
-/// Reads an index. `offset` is where it stands in the file, for messages.
+/// Reads an index. `offset` is where it stands in the file: as many bytes are there for what it lists.
 pub(super) fn parse_index(raw: &[u8], offset: u64) -> Result<Vec<Entry>, FormatError> {
     let mut reader = IndexReader { rest: raw, offset, entry_idx: 0, names: HashSet::new() };
     let n_entries = reader.number()?;
+    let limit = FEW_ENTRIES.max(offset / MIN_BYTES_PER_ENTRY);
+    if n_entries > limit {
+        return Err(FormatError::Limit { what: "entries", found: n_entries, limit, offset });
+    }
     // Grown as entries are read: a count is only a claim.
     let mut entries = Vec::new();
     for _ in 0..n_entries {
@@ -408,8 +409,8 @@ impl<'a> IndexReader<'a> {
         let len = self.number()?;
         let text = std::str::from_utf8(self.take(len)?);
         let text = text.map_err(|_| self.corrupt("name that is not UTF-8"))?;
-        if !is_safe_name(text) {
-            return Err(self.corrupt("name that is too long, absolute, or has `..` or NUL in it"));
+        if !is_tensor_name(text) {
+            return Err(self.corrupt("name that is too long"));
         }
         Ok(text)
     }

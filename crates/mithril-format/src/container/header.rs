@@ -1,6 +1,7 @@
 //! The JSON header of a container: what is known before the first tensor is written.
 
 use crate::FormatError;
+use crate::limits::MAX_PATH_LEN;
 use crate::tensor_info::shown;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
@@ -127,8 +128,8 @@ impl Header {
 
     /// People write files under these names: none may lead out of the directory that they write to.
     pub(super) fn check_names(&self) -> Result<(), FormatError> {
-        let is_plain = |name: &str| super::is_safe_name(name) && name != "." && !name.contains(['/', '\\']);
-        let is_below = |path: &str| !path.is_empty() && super::is_safe_name(path);
+        let is_plain = |name: &str| is_safe_path(name) && name != "." && !name.contains(['/', '\\']);
+        let is_below = |path: &str| !path.is_empty() && is_safe_path(path);
         let mut names = self.original.iter().map(|original| original.name.as_str());
         let packed = self.files.iter().filter_map(|file| file.packed_as.as_deref());
         let mut paths = self.files.iter().map(|file| file.path.as_str()).chain(packed);
@@ -137,6 +138,14 @@ impl Header {
             Some(name) => Err(invalid(format!("`{}` is no safe file name", shown(name)))),
         }
     }
+}
+
+/// Whether a path stays below the directory that it is joined to: no NUL, no `..` between slashes, not absolute.
+fn is_safe_path(path: &str) -> bool {
+    path.len() <= MAX_PATH_LEN
+        && !path.contains('\0')
+        && !path.starts_with('/')
+        && !path.split(['/', '\\']).any(|part| part == "..")
 }
 
 fn invalid(reason: String) -> FormatError {

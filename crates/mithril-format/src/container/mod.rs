@@ -23,7 +23,7 @@ mod scan;
 pub mod section;
 mod write;
 
-pub use entry::{Content, Entry, EntryKind, Rounding, Step, is_safe_name};
+pub use entry::{Content, Entry, EntryKind, Rounding, Step, is_tensor_name};
 pub use footer::Footer;
 pub use header::{BaseHint, Compression, Header, Original, PackedFile};
 pub use prologue::Prologue;

@@ -117,6 +117,11 @@ impl Directory {
         self.footer.index_offset
     }
 
+    /// Bytes of the index, coded and decoded.
+    pub fn index_lens(&self) -> (u64, u64) {
+        (self.footer.index_len.into(), self.footer.index_raw_len.into())
+    }
+
     /// Bytes of the container.
     pub fn file_len(&self) -> u64 {
         self.file_len

@@ -115,8 +115,8 @@ impl Record {
             .filter(|_| !(glue && link.is_some()))
             .filter(|&kind| !steps || kind == EntryKind::Delta)
             .ok_or(corrupt("record of a kind that is not known"))?;
-        let name = std::str::from_utf8(name).ok().filter(|name| super::is_safe_name(name));
-        let name = name.ok_or(corrupt("record with an impossible name"))?.to_owned();
+        let name =
+            std::str::from_utf8(name).map_err(|_| corrupt("record with an impossible name"))?.to_owned();
         let link = match link {
             Some(link) => Some(link.entry(&name).ok_or(corrupt("record of an impossible tensor"))?),
             None => None,

@@ -1,7 +1,8 @@
 //! Writes a container front to back, in one pass.
 
 use super::entry::{self, Content, Entry};
-use super::{Footer, Header, Prologue, Record, is_safe_name};
+use super::{Footer, Header, Prologue, Record, is_tensor_name};
+use crate::tensor_info::shown;
 use crate::{Digest, FormatError};
 use mithril_codec::{Checksummer, Dtype};
 use std::io::{self, Write};
@@ -110,8 +111,8 @@ impl<W: Write> ContainerWriter<W> {
 
     /// What a reader would refuse is not written.
     fn check(&self, entry: &Entry) -> io::Result<()> {
-        if !is_safe_name(&entry.name) {
-            return Err(invalid(format!("`{}` is no possible tensor name", entry.name.escape_debug())));
+        if !is_tensor_name(&entry.name) {
+            return Err(invalid(format!("`{}` is too long for the name of a tensor", shown(&entry.name))));
         }
         if entry.shape.len() > crate::limits::MAX_RANK || entry::raw_len(entry.dtype, &entry.shape).is_none()
         {
@@ -164,7 +165,13 @@ fn ref_target(entry: &Entry) -> Option<usize> {
 
 impl<W: Write> FrameWriter<'_, W> {
     /// Ends the frame; returns its length.
-    pub fn finish(mut self) -> u64 {
+    pub fn finish(self) -> u64 {
+        self.finish_with(None)
+    }
+
+    /// As [`FrameWriter::finish`], with the digest of what the frame holds, where it is known only now.
+    pub fn finish_with(mut self, digest: Option<Digest>) -> u64 {
+        self.entry.digest = digest.or(self.entry.digest);
         let (frame_len, frame_checksum) = (self.len, self.checksum.finish());
         if let Content::Full { len, checksum } | Content::Delta { len, checksum, .. } =
             &mut self.entry.content

@@ -40,7 +40,7 @@ fn no_metadata_may_be_null() {
 }
 
 #[test]
-fn odd_but_legal_files_are_read() {
+fn odd_files_are_read_to_be_packed() {
     let header = r#" {
         "hole before": {"dtype":"U8","shape":[3],"data_offsets":[5,8], "extra": {"x":[1,2,{}]}},
         "scalar": {"shape":[],"data_offsets":[0,4],"dtype":"F32"},
@@ -49,7 +49,7 @@ fn odd_but_legal_files_are_read() {
         "caf\u00e9": {"dtype":"I64","shape":[1],"data_offsets":[12,20]}
     }"#;
     let file = file(header, 25);
-    let found = read(&file).unwrap();
+    let found = read_to_pack(&file).unwrap();
     assert_eq!(names(&found), ["scalar", "hole before", "empty", "", "café"]);
     assert!(found[0].shape.is_empty());
     assert_eq!(found[2].shape, [7, 0, 2]);
@@ -57,7 +57,29 @@ fn odd_but_legal_files_are_read() {
     assert!(is_plausible(&file[..40], file.len() as u64));
     assert!(metadata(&file).unwrap().is_empty());
     let nothing = self::file("{}", 3);
-    assert!(read(&nothing).unwrap().is_empty());
+    assert!(read_to_pack(&nothing).unwrap().is_empty());
+    let twice = self::file(
+        r#"{"a":{"dtype":"U8","shape":[2],"data_offsets":[0,2]},"b":{"dtype":"U8","shape":[1],"data_offsets":[2,3]},"a":{"dtype":"U8","shape":[1],"data_offsets":[3,4]},"a":{"dtype":"I8","shape":[4],"data_offsets":[1,5]}}"#,
+        5,
+    );
+    let overlap = read_to_pack(&twice).unwrap_err().to_string();
+    assert!(overlap.contains("`a` and `b` overlap"), "the last `a` counts: {overlap}");
+    let twice = self::file(
+        r#"{"a":{"dtype":"U8","shape":[2],"data_offsets":[0,2]},"a":{"dtype":"I8","shape":[2],"data_offsets":[2,4]}}"#,
+        4,
+    );
+    let found = read_to_pack(&twice).unwrap();
+    assert_eq!((names(&found), found[0].dtype), (vec!["a"], Dtype::I8));
+}
+
+#[test]
+fn bytes_that_belong_to_no_tensor_are_refused() {
+    let header = r#"{"a":{"dtype":"U8","shape":[3],"data_offsets":[0,3]},"b":{"dtype":"U8","shape":[1],"data_offsets":[3,4]}}"#;
+    assert_eq!(names(&read(&file(header, 4)).unwrap()), ["a", "b"]);
+    check_refused(header, 5, "1 bytes behind the last tensor belong to no tensor");
+    check_refused(&header.replace("[0,3]", "[1,4]").replace("[3,4]", "[4,5]"), 5, "bytes before tensor `a`");
+    check_refused(&header.replace("[3,4]", "[4,5]"), 5, "bytes before tensor `b`");
+    check_refused("{}", 3, "3 bytes behind the last tensor");
 }
 
 #[test]

@@ -139,22 +139,22 @@ fn links_that_lead_nowhere_or_in_circles_are_refused() {
 }
 
 #[test]
-fn names_that_are_no_names_are_refused() {
+fn names_are_any_texts_and_what_is_none_is_refused() {
     let named = |name: &[u8]| {
         let mut forge = good();
         forge.entries[1].name = name.to_vec();
         forge.build()
     };
-    for good in ["model/layers.0/w", "..", "a..b", "", "é", &"n".repeat(4096)] {
-        assert_eq!(open(&named(good.as_bytes())).is_ok(), good != "..", "{good}");
-    }
-    for bad in ["../a", "a/../b", "a/..", "a\\..\\b", "..\\a", "/etc/passwd", "a\0b", &"n".repeat(4097)] {
-        check(bad, &named(bad.as_bytes()), "entry 1");
+    let longest = "n".repeat(65_535);
+    for good in
+        ["model/layers.0/w", "..", "a..b", "", "é", "../a", "a\\..\\b", "/dense/kernel", "a\0b", &longest]
+    {
+        let file = open(&named(good.as_bytes())).unwrap();
+        assert!(file.find(good).is_some(), "{good}");
     }
     check("not UTF-8", &named(&[0x61, 0xff]), "UTF-8");
     // Records say how long a name is in two bytes, the index in any number.
-    let long = vec![b'n'; 65_000];
-    check("64 kB", &named(&long), "too long");
+    check("64 KiB", &named(&vec![b'n'; 65_536]), "too long");
     check("twice the same", &named(b"b"), "entry 2 `b` of the index");
     check("twice the same", &named(b"b"), "two tensors of the same name");
     // A name of nothing is one name too.
@@ -199,7 +199,8 @@ fn entries_that_are_not_known_are_unsupported() {
     );
     let copy = |content: &[u8]| with_entry(Forged::link(COPY | BASE_NAME, "c", U8, &[4], content));
     assert!(open(&copy(&[&[7; 32][..], &[1, b'x']].concat())).is_ok());
-    check("an unsafe base name", &copy(&[&[7; 32][..], &[2, b'.', b'.']].concat()), "entry 3");
+    assert!(open(&copy(&[&[7; 32][..], &[2, b'.', b'.']].concat())).is_ok());
+    check("a base name that is not text", &copy(&[&[7; 32][..], &[1, 0xff]].concat()), "entry 3");
     check("a base that is cut off", &copy(&[7; 31]), "ends inside an entry");
     check(
         "a delta without a frame",
@@ -219,7 +220,11 @@ fn lengths_that_lie_are_refused() {
     };
     check("fewer entries than there are", &index(&|bytes| bytes[0] = 2), "behind the last entry");
     check("more entries than there are", &index(&|bytes| bytes[0] = 4), "entry 3");
-    check("a claim of 2^63 entries", &index(&|bytes| drop(bytes.splice(0..1, number(1 << 63)))), "entry 3");
+    check(
+        "a claim of 2^63 entries",
+        &index(&|bytes| drop(bytes.splice(0..1, number(1 << 63)))),
+        "above the limit",
+    );
     check("a byte more", &index(&|bytes| bytes.push(0)), "behind the last entry");
     check("a needless zero", &index(&|bytes| drop(bytes.splice(0..1, [0x83, 0]))), "needless zeros");
     check("65 bits", &index(&|bytes| drop(bytes.splice(0..1, [0xff; 9].into_iter().chain([2])))), "64 bits");

@@ -6,15 +6,14 @@
 >>> mithril.decompress(blob) == weights
 True
 
-Whatever has a buffer or DLPack is read where it lies, without a copy. The interpreter runs other threads meanwhile: whoever
-changes a buffer while it is being compressed gets the bytes of some moment in between.
+Whatever has a buffer or DLPack is read where it lies. The interpreter runs other threads meanwhile: of a buffer that one of
+them changes while it is being compressed, each block is kept as it was at some moment in between, and comes back so.
 
 Importing this package imports no framework, and not numpy either: each is imported when one of its objects comes along.
 """
 
 from __future__ import annotations
 
-import importlib
 from typing import TYPE_CHECKING
 
 from mithril._frames import (
@@ -40,16 +39,17 @@ from mithril._mithril import (
     UnsupportedError,
     __version__,
 )
+from mithril._submodules import submodules
 
 if TYPE_CHECKING:
-    from types import ModuleType
-
     from mithril import checkpoint as checkpoint
     from mithril import chunked as chunked
     from mithril import df11 as df11
     from mithril import dictionary as dictionary
+    from mithril import mlx as mlx
     from mithril import model_delta as model_delta
     from mithril import safetensors as safetensors
+    from mithril import torch as torch
 
 __all__ = [
     "BaseMismatchError",
@@ -73,15 +73,11 @@ __all__ = [
     "is_mithril",
 ]
 
-# Modules that are imported when they are first used, so that `import mithril` is quick.
-_SUBMODULES = ("checkpoint", "chunked", "df11", "dictionary", "model_delta", "safetensors")
-
-
-def __getattr__(name: str) -> ModuleType:
-    if name in _SUBMODULES:
-        return importlib.import_module(f"mithril.{name}")
-    raise AttributeError(f"module 'mithril' has no attribute {name!r}")
-
-
-def __dir__() -> list[str]:
-    return sorted([*__all__, *_SUBMODULES])
+if not TYPE_CHECKING:
+    # Imported when they are first used, so that `import mithril` is quick. Hidden from type checkers, which take a module
+    # with `__getattr__` to have every name, misspelled ones too.
+    __getattr__, __dir__ = submodules(
+        __name__,
+        ("checkpoint", "chunked", "df11", "dictionary", "mlx", "model_delta", "safetensors", "torch"),
+        __all__,
+    )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
 from mithril import _mithril
 from mithril._source import Source, read, writable
@@ -13,8 +13,6 @@ if TYPE_CHECKING:
     from typing_extensions import Buffer
 
     from mithril._source import Readable
-
-Out = TypeVar("Out")
 
 
 def compress(

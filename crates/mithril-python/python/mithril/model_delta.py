@@ -18,6 +18,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from mithril import _mithril
+from mithril._files import named_if_there
 from mithril._progress import callback
 from mithril._types import Path, Progress
 
@@ -58,24 +59,34 @@ def compress_file(
     level: int | None = None,
     threads: int = 0,
     effort: str | None = None,
+    overwrite: bool = False,
     progress: Progress = None,
 ) -> dict[str, float]:
-    """Pack a model file against its base. `out_path` appears whole or not at all, and replaces what was there.
+    """Pack a model file against its base. `out_path` appears whole or not at all.
 
     Returns:
         `original` and `stored` bytes, their `ratio`, and the number of `tensors`.
+
+    Raises:
+        FileExistsError: `out_path` is there already, and `overwrite` does not say that it may be replaced.
     """
-    with callback(progress) as told:
-        sizes = _mithril.pack_file(target_path, out_path, [base_path], (level, threads, effort, None), True, told)
+    with callback(progress) as told, named_if_there(out_path):
+        sizes = _mithril.pack_file(target_path, out_path, [base_path], (level, threads, effort, None), overwrite, told)
     return statistics(sizes)
 
 
 def decompress_file(
-    delta_path: Path, base_path: Path, out_path: Path, *, threads: int = 0, progress: Progress = None
+    delta_path: Path,
+    base_path: Path,
+    out_path: Path,
+    *,
+    threads: int = 0,
+    overwrite: bool = False,
+    progress: Progress = None,
 ) -> dict[str, float]:
     """Restore the file that `compress_file` was given, with the same base; the inverse of it."""
-    with callback(progress) as told:
-        return statistics(_mithril.unpack_file(delta_path, out_path, [base_path], threads, True, told))
+    with callback(progress) as told, named_if_there(out_path):
+        return statistics(_mithril.unpack_file(delta_path, out_path, [base_path], threads, overwrite, told))
 
 
 def is_model_delta(blob: Buffer) -> bool:

@@ -1,9 +1,9 @@
 //! The bytes of Python objects, without a copy: whatever has the buffer protocol, and tensors through DLPack.
 //!
 //! A [`Buffer`] keeps its object's memory where it is until it is dropped, also while the interpreter runs other threads.
-//! As with every function of Python that releases the interpreter (`zlib`, `hashlib`, sockets), whoever changes the
-//! object meanwhile gets the bytes of some moment in between: that is the caller's contract, and the documentation of
-//! the package says so.
+//! Other threads of Python may change the object meanwhile, as with every function that releases the interpreter (`zlib`,
+//! `hashlib`, sockets). What is compressed is then a copy of each part, at some moment in between: see
+//! [`Buffer::is_changing`].
 
 #![expect(unsafe_code, reason = "memory that Python objects own is reached through pointers")]
 
@@ -18,15 +18,21 @@ pub(crate) use tensor::BorrowedTensor;
 
 use exported::Exported;
 use mithril::ReadAt;
-use pyo3::exceptions::PyValueError;
+use pyo3::exceptions::{PyMemoryError, PyValueError};
 use pyo3::prelude::*;
+use pyo3::types::PyBytes;
+use std::borrow::Cow;
 use std::io;
 use std::ops::Range;
 use std::sync::Arc;
 use tensor::Managed;
 
 /// The bytes of a Python object, C-contiguous.
-pub(crate) struct Buffer(Memory);
+pub(crate) struct Buffer {
+    memory: Memory,
+    /// Whether it is not `bytes`, which nobody can change.
+    is_changing: bool,
+}
 
 enum Memory {
     Exported(Exported),
@@ -37,14 +43,36 @@ impl Buffer {
     /// The bytes of an object that is only read.
     pub(crate) fn read(object: &Bound<'_, PyAny>) -> PyResult<Self> {
         match object.cast::<BorrowedTensor>() {
-            Ok(tensor) => Ok(Self(Memory::Tensor(tensor.get().managed()?))),
-            Err(_) => Ok(Self(Memory::Exported(Exported::new(object, exported::Access::Read)?))),
+            Ok(tensor) => Ok(Self { memory: Memory::Tensor(tensor.get().managed()?), is_changing: true }),
+            Err(_) => {
+                let exported = Exported::new(object, exported::Access::Read)?;
+                let is_changing = !object.is_exact_instance_of::<PyBytes>();
+                Ok(Self { memory: Memory::Exported(exported), is_changing })
+            }
         }
+    }
+
+    /// Whether other threads of Python may change the bytes while they are read: those of all objects but `bytes`. Who needs
+    /// the same bytes twice copies them.
+    pub(crate) fn is_changing(&self) -> bool {
+        self.is_changing
+    }
+
+    /// Bytes that stay what they are: a copy, unless these do.
+    pub(crate) fn stable(&self) -> PyResult<Cow<'_, [u8]>> {
+        if !self.is_changing {
+            return Ok(Cow::Borrowed(self.bytes()));
+        }
+        let mut copy = Vec::new();
+        copy.try_reserve_exact(self.bytes().len())
+            .map_err(|_| PyMemoryError::new_err("more bytes than memory can hold"))?;
+        copy.extend_from_slice(self.bytes());
+        Ok(Cow::Owned(copy))
     }
 
     /// The bytes.
     pub(crate) fn bytes(&self) -> &[u8] {
-        match &self.0 {
+        match &self.memory {
             Memory::Exported(exported) => exported.bytes(),
             Memory::Tensor(tensor) => tensor.bytes(),
         }

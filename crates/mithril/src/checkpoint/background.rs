@@ -140,7 +140,7 @@ impl Background {
             own.job.finish(result);
         };
         if let Err(error) = std::thread::Builder::new().name("mithril-save".to_owned()).spawn(run) {
-            let source = crate::Error::io("cannot start a thread", error);
+            let source = crate::Error::starting(error);
             handle.job.finish(Err(CheckpointError::Compression { key, source }));
         }
         handle

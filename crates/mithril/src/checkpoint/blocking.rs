@@ -9,7 +9,7 @@ use super::{
     Manifest, SaveHandle, key,
 };
 use crate::pack::Progress;
-use crate::storage::{StorageBackend, StorageErrorKind};
+use crate::storage::StorageBackend;
 use mithril_format::ReadAt;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
@@ -47,6 +47,8 @@ pub struct Listing {
     pub checkpoints: Vec<CheckpointMeta>,
     /// Keys of manifests that cannot be read, and why.
     pub unreadable: Vec<(String, CheckpointError)>,
+    /// Objects beside the manifests that no save can have written. They are left alone.
+    pub foreign: Vec<String>,
 }
 
 /// How a save is done, besides the configuration.
@@ -59,11 +61,14 @@ pub struct SaveOptions<'a> {
     pub progress: Progress<'a>,
     /// Gives the save up once it is set, unless its manifest is being written already.
     pub stop: Option<Arc<AtomicBool>>,
+    /// Whether others may change tensors while they are saved, as memory that Python lends: every byte is then copied before
+    /// it is looked at. What is saved of a tensor is what was copied, each part of it as it was at some moment.
+    pub changing: bool,
 }
 
 impl Default for SaveOptions<'_> {
     fn default() -> Self {
-        Self { previous_key: None, progress: &|_| (), stop: None }
+        Self { previous_key: None, progress: &|_| (), stop: None, changing: false }
     }
 }
 
@@ -86,6 +91,13 @@ impl<'a> SaveOptions<'a> {
     #[must_use]
     pub fn with_stop(mut self, stop: Arc<AtomicBool>) -> Self {
         self.stop = Some(stop);
+        self
+    }
+
+    /// Sets whether others may change tensors while they are saved.
+    #[must_use]
+    pub fn with_changing(mut self, changing: bool) -> Self {
+        self.changing = changing;
         self
     }
 }
@@ -126,7 +138,7 @@ impl CheckpointCompressor {
     /// As [`CheckpointCompressor::save`], for tensors that belong to the caller.
     ///
     /// # Errors
-    /// As [`CheckpointCompressor::save`].
+    /// As [`CheckpointCompressor::save`]; `Compression` when a tensor changed that others were stored by.
     pub fn save_view(
         &self,
         checkpoint: &CheckpointView<'_>,
@@ -143,7 +155,7 @@ impl CheckpointCompressor {
         options: &SaveOptions<'_>,
         permit: &Permit,
     ) -> Result<CheckpointMeta, CheckpointError> {
-        let file = CheckpointFile::new(checkpoint)?;
+        let file = CheckpointFile::new(checkpoint, options.changing)?;
         let request = Request {
             key,
             previous_key: options.previous_key,
@@ -204,6 +216,16 @@ impl CheckpointCompressor {
         self.background.flush(deadline)
     }
 
+    /// Whether there is a store: whether anything was ever saved there. The calls that only ask what there is
+    /// ([`CheckpointCompressor::list`], [`CheckpointCompressor::keys`], [`CheckpointCompressor::latest`]) find nothing in a
+    /// place that is none, as a run that starts expects; all others refuse it as `NoStore`.
+    ///
+    /// # Errors
+    /// When the storage fails.
+    pub fn exists(&self) -> Result<bool, CheckpointError> {
+        self.store.exists()
+    }
+
     /// All checkpoints, from the first step to the last.
     ///
     /// # Errors
@@ -213,6 +235,7 @@ impl CheckpointCompressor {
         Ok(Listing {
             checkpoints: found.readable.iter().map(CheckpointMeta::of).collect(),
             unreadable: found.unreadable,
+            foreign: found.foreign,
         })
     }
 
@@ -255,23 +278,22 @@ impl CheckpointCompressor {
         Ok(keys)
     }
 
-    /// The newest checkpoint whose data is all there: the one with the highest step. Reads all manifests, and keeps little
-    /// of each.
+    /// The newest checkpoint whose data is all there: the one with the highest step, and of those the one that was saved
+    /// last. A save without a step has the highest one that the store had before it. Reads all manifests, and keeps little of
+    /// each.
     ///
     /// # Errors
     /// When the storage fails.
     pub fn latest(&self) -> Result<Option<CheckpointMeta>, CheckpointError> {
         let found = self.store.manifests_without_tensors()?;
-        'newest: for manifest in found.readable.iter().rev() {
-            for object in &manifest.objects {
-                match self.store.storage.open(&object.object) {
-                    Err(error) if error.kind() == StorageErrorKind::NotFound => continue 'newest,
-                    opened => drop(opened?),
-                }
-            }
-            match self.meta(&manifest.key) {
+        let mut left = found.readable.as_slice();
+        while let Some(newest) = self.store.newest_of(left.iter())? {
+            match self.meta(&newest.key) {
                 // Deleted meanwhile.
-                Err(CheckpointError::NotFound { .. }) => continue,
+                Err(CheckpointError::NotFound { .. } | CheckpointError::NoStore { .. }) => {
+                    let at = left.iter().position(|manifest| manifest.key == newest.key);
+                    left = &left[..at.unwrap_or(0)];
+                }
                 meta => return meta.map(Some),
             }
         }

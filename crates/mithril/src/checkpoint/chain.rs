@@ -1,89 +1,138 @@
 //! What a checkpoint is stored against: the objects of its chain, opened, and how long a chain may grow.
 
 use super::error::about;
+use super::let_go::LetGo;
 use super::manifest::{DataObject, StoredTensor};
+use super::sources::Sources;
 use super::{CheckpointError, CompressorConfig, Manifest};
-use crate::container::{Bases, Content, Entry, EntryKind, Model, Reader};
+use crate::Error;
+use crate::container::{Bases, Content, Entry, EntryKind, Lineage, Model, Reader, SharedReader, digest_of};
 use crate::pack::{DeltaBudget, Expected, ExpectedSize};
 use crate::pipeline::tasks;
 use crate::storage::{StorageBackend, StorageErrorKind};
-use mithril_format::ReadAt;
+use mithril_format::limits::{MAX_SECTION_RATIO, SMALL_SECTION_LEN};
 use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 /// The containers of a checkpoint, and those that they need.
 pub(super) struct Chain {
     /// The containers of the checkpoint itself.
-    pub(super) own: Vec<Reader<Box<dyn ReadAt>>>,
-    /// What their tensors are stored against.
+    pub(super) own: Vec<SharedReader>,
+    /// What their tensors are stored against: the other objects that the manifest lists.
     pub(super) bases: Bases,
 }
 
-type Opened = Result<Reader<Box<dyn ReadAt>>, CheckpointError>;
+/// A checkpoint that a new one is stored against.
+pub(super) struct Against {
+    pub(super) manifest: Arc<Manifest>,
+    pub(super) chain: Chain,
+}
+
+impl Against {
+    /// As models, without the tensors that are let go.
+    pub(super) fn models(&self, let_go: &LetGo<'_>) -> Bases {
+        let objects = self.manifest.own().iter().zip(&self.chain.own).enumerate();
+        Bases::new(objects.map(|(own_idx, (object, reader))| {
+            let is_kept = |entry: &Entry| !let_go.contains(&(own_idx, entry.name.as_str()));
+            let (name, reader, bases) = (object.key.clone(), Arc::clone(reader), self.chain.bases.clone());
+            Model::packed_part(name, reader, bases, is_kept)
+        }))
+    }
+
+    /// All its objects by their keys.
+    pub(super) fn objects(&self) -> impl Iterator<Item = (&str, &SharedReader)> {
+        let keys = self.manifest.objects.iter().map(|object| object.object.as_str());
+        keys.zip(self.chain.own.iter().chain(self.chain.bases.lineage_readers()))
+    }
+}
 
 /// Objects that are opened at a time: each takes a request or two, which mostly wait.
 const N_OPENING: usize = 8;
 
+/// Bytes of indexes beyond what one container may make of its coded bytes, of all objects together: indexes of up to a
+/// mebibyte may come of any number of coded bytes, so that many objects of few bytes could take any memory.
+const MAX_INDEX_EXCESS: u64 = 32 * SMALL_SECTION_LEN;
+
 impl Chain {
     /// Opens all objects of a checkpoint; each is compared with the digest in the manifest before anything is read.
-    pub(super) fn open(storage: &dyn StorageBackend, manifest: &Manifest) -> Result<Self, CheckpointError> {
-        let mut opened = open_all(storage, manifest).into_iter();
-        let own: Vec<Opened> = opened.by_ref().take(manifest.own().len()).collect();
-        let bases = needed_bases(manifest, opened)?;
-        Ok(Self { own: own.into_iter().collect::<Result<_, _>>()?, bases })
-    }
-
-    /// A checkpoint as models that a new one is stored against.
-    pub(super) fn open_as_bases(
-        storage: &dyn StorageBackend,
+    pub(super) fn open(
+        storage: &Arc<dyn StorageBackend>,
         manifest: &Manifest,
-    ) -> Result<Bases, CheckpointError> {
-        let mut opened = open_all(storage, manifest).into_iter();
-        let own: Vec<Opened> = opened.by_ref().take(manifest.own().len()).collect();
-        let needed = needed_bases(manifest, opened)?;
-        let models = manifest.own().iter().zip(own).map(|(object, reader)| {
-            Ok::<_, CheckpointError>(Model::packed(object.key.clone(), reader?, needed.clone()))
+    ) -> Result<Self, CheckpointError> {
+        let sources = Sources::new(storage);
+        let excess = AtomicU64::new(0);
+        let numbered: Vec<_> = manifest.objects.iter().enumerate().collect();
+        let opened = tasks::map(&numbered, N_OPENING, |&(number, object)| {
+            let reader = open_object(&sources, manifest, number, object)?;
+            let (coded, raw) = reader.directory().index_lens();
+            let more = raw.saturating_sub(coded.saturating_mul(MAX_SECTION_RATIO));
+            if excess.fetch_add(more, Ordering::Relaxed).saturating_add(more) > MAX_INDEX_EXCESS {
+                let what = format!("the indexes of the objects of `{}` take too much memory", manifest.key);
+                return Err(CheckpointError::InvalidFormat { what });
+            }
+            Ok(reader)
         });
-        Ok(Bases::new(models.collect::<Result<Vec<_>, _>>()?))
+        let mut own = opened.into_iter().collect::<Result<Vec<_>, _>>()?;
+        let needed = own.split_off(manifest.n_own);
+        Ok(Self::of(own, needed))
+    }
+
+    /// Containers, and those of earlier saves that they are stored against, from old to new.
+    pub(super) fn of(own: Vec<SharedReader>, needed: Vec<SharedReader>) -> Self {
+        let bases = Bases::of_lineage(Lineage::new(needed, &own));
+        Self { own, bases }
+    }
+
+    /// What one of the containers needs and cannot be read with what the manifest lists, as far as indexes tell.
+    pub(super) fn unresolved(&self, own_idx: usize) -> impl Iterator<Item = Error> {
+        let reader = &self.own[own_idx];
+        let entries = 0..reader.entries().len();
+        entries.filter_map(|entry_idx| reader.resolve(entry_idx, &self.bases).err())
+    }
+
+    /// The first tensor of one of the containers of which the manifest does not say what its index says.
+    pub(super) fn unlike(&self, manifest: &Manifest, own_idx: usize) -> Option<CheckpointError> {
+        let entries = self.own[own_idx].entries();
+        let mut stored = entries.iter().enumerate().filter(|(_, entry)| !entry.glue);
+        let mut listed = manifest.tensors.iter().filter(|tensor| tensor.object == own_idx);
+        let name = loop {
+            match (stored.next(), listed.next()) {
+                (None, None) => return None,
+                (Some((entry_idx, entry)), Some(tensor)) => {
+                    let digest = digest_of(entries, entry_idx);
+                    let is_same = tensor.name == entry.name
+                        && tensor.dtype() == Some(entry.dtype)
+                        && tensor.shape == entry.shape
+                        && tensor.raw_len == entry.raw_len()
+                        && tensor.entry_kind() == Some(entry.kind())
+                        && tensor.stored_len == entry.frame().map_or(0, |(len, _)| len)
+                        && digest.is_none_or(|digest| digest == tensor.digest);
+                    if !is_same {
+                        break &entry.name;
+                    }
+                }
+                (Some((_, entry)), None) => break &entry.name,
+                (None, Some(tensor)) => break &tensor.name,
+            }
+        };
+        let object = manifest.objects.get(own_idx).map_or("", |object| object.object.as_str());
+        let what = format!(
+            "the manifest of `{}` and the index of `{object}` do not agree about tensor `{}`",
+            manifest.key,
+            name.escape_debug()
+        );
+        Some(CheckpointError::InvalidFormat { what })
     }
 }
 
-/// Opens all objects of a checkpoint, own ones first, several at a time.
-fn open_all(storage: &dyn StorageBackend, manifest: &Manifest) -> Vec<Opened> {
-    tasks::map(&manifest.objects, N_OPENING, |object| open_object(storage, manifest, object))
-}
-
-/// The objects of earlier saves, from old to new: tensors are found in the oldest that has them, which holds their
-/// bytes and not only their digest.
-fn needed_bases(manifest: &Manifest, opened: impl Iterator<Item = Opened>) -> Result<Bases, CheckpointError> {
-    let mut bases = Bases::none();
-    for (object, reader) in manifest.needed().iter().zip(opened) {
-        let model = Model::packed(object.key.clone(), reader?, bases.clone());
-        bases = bases.and(&Bases::new([model]));
-    }
-    Ok(bases)
-}
-
-fn open_object(storage: &dyn StorageBackend, manifest: &Manifest, object: &DataObject) -> Opened {
-    let source = open_source(storage, manifest, object)?;
-    let reader = Reader::open(source).map_err(about(&manifest.key))?;
-    let actual = reader.directory().digest();
-    if actual == object.container {
-        return Ok(reader);
-    }
-    Err(CheckpointError::BaseMismatch {
-        needed_by: manifest.key.clone(),
-        object: object.object.clone(),
-        expected: object.container,
-        actual,
-    })
-}
-
-fn open_source(
-    storage: &dyn StorageBackend,
+fn open_object(
+    sources: &Arc<Sources>,
     manifest: &Manifest,
+    number: usize,
     object: &DataObject,
-) -> Result<Box<dyn ReadAt>, CheckpointError> {
-    storage.open(&object.object).map_err(|error| match error.kind() {
+) -> Result<SharedReader, CheckpointError> {
+    let source = sources.open(number, &object.object).map_err(|error| match error.kind() {
         StorageErrorKind::NotFound => CheckpointError::MissingBase {
             needed_by: manifest.key.clone(),
             base_key: object.key.clone(),
@@ -91,6 +140,17 @@ fn open_source(
             digest: object.container,
         },
         _ => error.into(),
+    })?;
+    let reader = Reader::open(source).map_err(about(&manifest.key))?;
+    let actual = reader.directory().digest();
+    if actual == object.container {
+        return Ok(Arc::new(reader));
+    }
+    Err(CheckpointError::BaseMismatch {
+        needed_by: manifest.key.clone(),
+        object: object.object.clone(),
+        expected: object.container,
+        actual,
     })
 }
 
@@ -107,6 +167,7 @@ const RESERVED_PART: i64 = 32;
 /// bound: bytes beyond a full restore go first to those tensors that save most for each of them.
 pub(super) fn delta_budget(
     previous: &Manifest,
+    let_go: &LetGo<'_>,
     sizes: &[ExpectedSize],
     config: &CompressorConfig,
 ) -> DeltaBudget {
@@ -115,7 +176,8 @@ pub(super) fn delta_budget(
     let mut spare = 0;
     let mut candidates = Vec::new();
     for tensor in &previous.tensors {
-        let is_deep = tensor.depth >= config.max_chain_depth;
+        let is_deep =
+            tensor.depth >= config.max_chain_depth || let_go.contains(&(tensor.object, tensor.name.as_str()));
         let full = signed(tensor.full_len).max(1);
         let deltas = signed(tensor.restore_len) - full;
         // What follows from another tensor adds nothing to a restore; most likely it does so again.
@@ -157,10 +219,10 @@ fn signed(len: u64) -> i64 {
     i64::try_from(len).unwrap_or(i64::MAX)
 }
 
-/// What one container of a new save holds, before its place among the other objects is known.
+/// One container of a new save, before its place among the other objects is known.
 pub(super) struct OwnObject {
     pub(super) object: DataObject,
-    pub(super) entries: Vec<Entry>,
+    pub(super) reader: SharedReader,
 }
 
 /// Works out what every tensor of a new save needs, from its containers and the manifest it was stored against. Returns
@@ -224,8 +286,8 @@ fn link_entries(
             own.object.object, entry.name
         ),
     };
-    let mut linked: Vec<Option<StoredTensor>> = Vec::with_capacity(own.entries.len());
-    for entry in &own.entries {
+    let mut linked: Vec<Option<StoredTensor>> = Vec::with_capacity(own.reader.entries().len());
+    for entry in own.reader.entries() {
         let stored_len = entry.frame().map_or(0, |(len, _)| len);
         let mut tensor = StoredTensor {
             name: entry.name.clone(),
@@ -261,7 +323,7 @@ fn link_entries(
         linked.push(Some(tensor));
     }
     // What the moments need that tell where a base went.
-    for (entry_idx, entry) in own.entries.iter().enumerate() {
+    for (entry_idx, entry) in own.reader.entries().iter().enumerate() {
         let Some(step) = entry.step() else { continue };
         let mut needs = Vec::new();
         for (&moment_idx, digest) in step.moments.iter().zip(&step.base_moments) {
@@ -277,12 +339,12 @@ fn link_entries(
     }
     // Entries that take their bytes from others of the same container, which may come later.
     for entry_idx in 0..linked.len() {
-        let (target_idx, is_ref) = match own.entries[entry_idx].content {
+        let (target_idx, is_ref) = match own.reader.entries()[entry_idx].content {
             Content::Ref { entry_idx } => (entry_idx, true),
             Content::Derived { entry_idx, .. } => (entry_idx, false),
             _ => continue,
         };
-        let target = linked[target_idx].clone().ok_or_else(|| unlinked(&own.entries[entry_idx]))?;
+        let target = linked[target_idx].clone().ok_or_else(|| unlinked(&own.reader.entries()[entry_idx]))?;
         if let Some(tensor) = &mut linked[entry_idx] {
             if is_ref {
                 tensor.digest = target.digest;
@@ -292,5 +354,11 @@ fn link_entries(
                 (target.depth, target.restore_len, target.full_len);
         }
     }
-    Ok(own.entries.iter().zip(linked).filter_map(|(entry, tensor)| tensor.filter(|_| !entry.glue)).collect())
+    Ok(own
+        .reader
+        .entries()
+        .iter()
+        .zip(linked)
+        .filter_map(|(entry, tensor)| tensor.filter(|_| !entry.glue))
+        .collect())
 }

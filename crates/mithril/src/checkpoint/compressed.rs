@@ -1,13 +1,15 @@
 //! Checkpoints as one container in memory, for callers that store them themselves.
 
 use super::blocking::CheckpointCompressor;
-use super::chain::{self, Chain};
+use super::chain::{self, Against, Chain};
 use super::error::about;
+use super::let_go::LetGo;
 use super::tensors::CheckpointFile;
 use super::{Checkpoint, CheckpointError, TensorData};
 use crate::container::{Bases, Reader};
 use crate::pack::{expected_sizes, pack};
 use bytes::Bytes;
+use std::sync::Arc;
 
 /// A compressed checkpoint.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -32,6 +34,11 @@ impl CompressedCheckpoint {
 const IN_MEMORY: &str = "in memory";
 
 impl CheckpointCompressor {
+    fn against(&self, key: &str) -> Result<Against, CheckpointError> {
+        let manifest = Arc::new(self.store.manifest(key)?);
+        Ok(Against { chain: Chain::open(&self.store.storage, &manifest)?, manifest })
+    }
+
     /// A checkpoint as a container in memory, stored against one of the store if a key is given.
     ///
     /// # Errors
@@ -42,18 +49,19 @@ impl CheckpointCompressor {
         previous: Option<&str>,
     ) -> Result<CompressedCheckpoint, CheckpointError> {
         let view = checkpoint.view();
-        let file = CheckpointFile::new(&view)?;
+        let file = CheckpointFile::new(&view, false)?;
         let previous = previous.filter(|_| self.config.delta_enabled);
         let mut options = self.config.pack_options();
         options.name = "checkpoint.safetensors".to_owned();
         options.step = checkpoint.step;
         options.metadata = checkpoint.metadata.clone();
         if let Some(previous) = previous {
-            let manifest = self.store.manifest(previous)?;
-            options.bases = Chain::open_as_bases(&*self.store.storage, &manifest)?;
+            let against = self.against(previous)?;
+            let manifest = Arc::clone(&against.manifest);
+            options.bases = against.models(&LetGo::new());
             let names = chain::without_deltas(&manifest);
             let sizes = expected_sizes(&file, &names, &options).map_err(about(IN_MEMORY))?;
-            options.delta_budget = chain::delta_budget(&manifest, &sizes, &self.config);
+            options.delta_budget = chain::delta_budget(&manifest, &LetGo::new(), &sizes, &self.config);
         }
         let (bytes, _) = pack(&file, Vec::new(), &options, &|_| ()).map_err(about(IN_MEMORY))?;
         Ok(CompressedCheckpoint::new(bytes, previous.map(str::to_owned), checkpoint.raw_len()))
@@ -65,7 +73,7 @@ impl CheckpointCompressor {
     /// `NotFound` or `MissingBase` when the one it needs is not in the store; `Compression` when it is damaged.
     pub fn decompress(&self, compressed: &CompressedCheckpoint) -> Result<Checkpoint, CheckpointError> {
         let bases = match &compressed.previous {
-            Some(previous) => Chain::open_as_bases(&*self.store.storage, &self.store.manifest(previous)?)?,
+            Some(previous) => self.against(previous)?.models(&LetGo::new()),
             None => Bases::none(),
         };
         let failed = about(IN_MEMORY);

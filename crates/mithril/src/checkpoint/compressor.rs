@@ -213,7 +213,7 @@ impl<T: Send + 'static> OnThread<T> {
             }));
         };
         if let Err(error) = std::thread::Builder::new().name("mithril-store".to_owned()).spawn(run) {
-            let source = crate::Error::io("cannot start a thread", error);
+            let source = crate::Error::starting(error);
             failed(Err(CheckpointError::Compression { key, source }));
         }
         Self { shared }

@@ -1,5 +1,6 @@
 //! How checkpoints are compressed, chained and kept.
 
+use super::SaveCheck;
 use crate::Effort;
 use crate::pack::PackOptions;
 use std::collections::BTreeSet;
@@ -29,6 +30,11 @@ pub struct CompressorConfig {
     /// Bytes that restoring a checkpoint may read, as a multiple of those of its tensors in full; where deltas would take
     /// it further, those that save least are stored in full.
     pub max_restore_cost: f64,
+    /// Objects that a checkpoint may need: where tensors change in turn and it would need more, those go that are cheapest to
+    /// do without, and what is still needed of them is stored anew. Chains of many files may need more, at most 10,000.
+    pub max_objects: usize,
+    /// How far a save is checked before it is committed.
+    pub verify: SaveCheck,
     /// Which checkpoints are kept.
     pub retention: Retention,
     /// Checkpoints whose manifests are remembered, so that the next save need not read them.
@@ -39,20 +45,21 @@ pub struct CompressorConfig {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum QuantizationConfig {}
 
-/// Which checkpoints are kept when others are removed. By default all of them.
+/// Which checkpoints are kept when others are removed. By default all of them. What was just saved, and the newest, are
+/// always kept.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 #[non_exhaustive]
 pub struct Retention {
-    /// The newest so many.
+    /// Those that were saved last: this many, whatever their steps.
     pub keep_last: Option<usize>,
-    /// Those whose step is a multiple of this.
+    /// Those whose step is a multiple of this; a save without a step of its own is none of them.
     pub keep_every: Option<u64>,
     /// Those with these keys.
     pub keep: BTreeSet<String>,
 }
 
 impl Retention {
-    /// Keeps the newest so many.
+    /// Keeps as many as were saved last.
     #[must_use]
     pub fn last(n: usize) -> Self {
         Self { keep_last: Some(n), ..Self::default() }
@@ -90,6 +97,8 @@ impl Default for CompressorConfig {
             threads: 0,
             max_chain_depth: 8,
             max_restore_cost: 1.5,
+            max_objects: 32,
+            verify: SaveCheck::default(),
             retention: Retention::default(),
             signature_cache_len: 64,
         }
@@ -153,6 +162,20 @@ impl CompressorConfig {
     #[must_use]
     pub fn with_chain(mut self, max_depth: u32, max_restore_cost: f64) -> Self {
         (self.max_chain_depth, self.max_restore_cost) = (max_depth, max_restore_cost);
+        self
+    }
+
+    /// Sets how many objects a checkpoint may need.
+    #[must_use]
+    pub fn with_max_objects(mut self, n: usize) -> Self {
+        self.max_objects = n;
+        self
+    }
+
+    /// Sets how far a save is checked before it is committed.
+    #[must_use]
+    pub fn with_verify(mut self, check: SaveCheck) -> Self {
+        self.verify = check;
         self
     }
 

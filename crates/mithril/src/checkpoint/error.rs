@@ -74,6 +74,12 @@ pub enum CheckpointError {
         /// What was looked for.
         what: String,
     },
+    /// There is no store at a place: nothing was ever saved there.
+    #[error("there is no store at `{location}`: it has neither a manifest nor `latest.json`")]
+    NoStore {
+        /// The place.
+        location: String,
+    },
     /// Another writer committed this key first, or it exists already.
     #[error("checkpoint `{key}` exists already: nothing was changed")]
     Conflict {
@@ -147,7 +153,9 @@ impl CheckpointError {
         match self {
             Self::InvalidFormat { .. } | Self::ChecksumMismatch { .. } => ErrorKind::Corrupt,
             Self::UnsupportedVersion { .. } => ErrorKind::Unsupported,
-            Self::MissingPrevious { .. } | Self::NotFound { .. } => ErrorKind::NotFound,
+            Self::MissingPrevious { .. } | Self::NotFound { .. } | Self::NoStore { .. } => {
+                ErrorKind::NotFound
+            }
             Self::MissingBase { .. } | Self::BaseMismatch { .. } => ErrorKind::Base,
             Self::Conflict { .. } | Self::Collected { .. } => ErrorKind::Conflict,
             Self::UnsafeName { .. } | Self::UnsupportedDtype { .. } | Self::ShapeMismatch { .. } => {

@@ -11,6 +11,9 @@ pub(super) const DATA: &str = "data";
 /// Directory of the marks of what is being removed.
 pub(super) const REMOVED: &str = "removed";
 
+/// Where writers of a store can have left something: everywhere that it has objects.
+pub(super) const DIRECTORIES: [&str; 4] = ["", MANIFESTS, DATA, REMOVED];
+
 /// The object that names the newest checkpoint, for people and scripts.
 pub(super) const LATEST: &str = "latest.json";
 
@@ -18,6 +21,18 @@ const SUFFIX: &str = ".json";
 
 /// Bytes of a name in a file system, without room for a temporary one's prefix and suffix.
 const MAX_NAME_LEN: usize = 200;
+
+/// What stands for the key of the newest checkpoint, and so is none.
+const ALIAS: &str = "latest";
+
+/// Checks that a text can be the key of a new checkpoint.
+pub(super) fn check_new(key: &str) -> Result<(), CheckpointError> {
+    if key == ALIAS {
+        let reason = "it stands for the newest checkpoint";
+        return Err(CheckpointError::UnsafeName { name: key.to_owned(), reason });
+    }
+    check(key)
+}
 
 /// Checks that a text can be the key of a checkpoint: printable, not a path that leads elsewhere, not too long.
 pub(super) fn check(key: &str) -> Result<(), CheckpointError> {
@@ -72,6 +87,29 @@ pub(super) fn data(generation: &str, part: usize) -> String {
     }
 }
 
+/// Whether an object of the data has a name that a save can have given it; all others are not ours.
+pub(super) fn is_data(object: &str) -> bool {
+    object.strip_prefix(DATA).and_then(|name| name.strip_prefix('/')).is_some_and(is_data_name)
+}
+
+/// Whether an object is the mark of data that is being removed.
+pub(super) fn is_removal(object: &str) -> bool {
+    object.strip_prefix(REMOVED).and_then(|name| name.strip_prefix('/')).is_some_and(is_data_name)
+}
+
+/// `GENERATION.mckp` or `GENERATION-N.mckp`.
+fn is_data_name(name: &str) -> bool {
+    let is_hex = |byte: u8| matches!(byte, b'0'..=b'9' | b'a'..=b'f');
+    let Some((generation, part)) = name.strip_suffix(".mckp").and_then(|name| name.split_at_checked(32))
+    else {
+        return false;
+    };
+    let is_part = |digits: &str| {
+        !digits.is_empty() && !digits.starts_with('0') && digits.bytes().all(|byte| byte.is_ascii_digit())
+    };
+    generation.bytes().all(is_hex) && (part.is_empty() || part.strip_prefix('-').is_some_and(is_part))
+}
+
 /// The mark of an object that is being removed.
 pub(super) fn removal_of(object: &str) -> String {
     format!("{REMOVED}/{}", object.strip_prefix("data/").unwrap_or(object))
@@ -93,12 +131,6 @@ fn escaped(key: &str) -> String {
 
 fn shown(key: &str) -> String {
     key.chars().take(120).flat_map(char::escape_debug).collect()
-}
-
-/// The step that a key ends with: 1000 for `step_1000`.
-pub(super) fn step_of(key: &str) -> Option<u64> {
-    let digits = key.len() - key.trim_end_matches(|c: char| c.is_ascii_digit()).len();
-    key[key.len() - digits..].parse().ok()
 }
 
 #[cfg(test)]
@@ -129,10 +161,30 @@ mod tests {
     }
 
     #[test]
-    fn the_step_of_a_key_is_the_number_at_its_end() {
-        assert_eq!(step_of("step_1000"), Some(1000));
-        assert_eq!(step_of("7"), Some(7));
-        assert_eq!(step_of("best"), None);
-        assert_eq!(step_of("x99999999999999999999999"), None);
+    fn only_names_that_a_save_can_have_written_are_ours() {
+        let generation = "0123456789abcdef0123456789abcdef";
+        assert!(is_data(&data(generation, 0)) && is_data(&data(generation, 12)));
+        assert!(is_removal(&removal_of(&data(generation, 3))));
+        for name in [
+            "train.csv",
+            "sub/0123456789abcdef0123456789abcdef.mckp",
+            "0123456789abcdef0123456789abcdef",
+            "0123456789abcdef0123456789abcde.mckp",
+            "0123456789abcdef0123456789abcdefa.mckp",
+            "0123456789ABCDEF0123456789ABCDEF.mckp",
+            "0123456789abcdef0123456789abcdef-0.mckp",
+            "0123456789abcdef0123456789abcdef-.mckp",
+            "0123456789abcdef0123456789abcdef-1x.mckp",
+        ] {
+            assert!(!is_data(&format!("data/{name}")) && !is_removal(&format!("removed/{name}")), "{name}");
+        }
+    }
+
+    #[test]
+    fn the_word_for_the_newest_is_no_key_of_a_new_checkpoint() {
+        assert!(matches!(check_new("latest").unwrap_err(), CheckpointError::UnsafeName { .. }));
+        check_new("latest_1").unwrap();
+        // An earlier build may have saved one.
+        check("latest").unwrap();
     }
 }

@@ -5,12 +5,11 @@ use super::chain::Chain;
 use super::error::about;
 use super::save::KEPT_LEN;
 use super::{Checkpoint, CheckpointError, Manifest, TensorData};
-use crate::container::{Content, Entry, Follower, Reader, Wanted, read_many};
+use crate::container::{Content, Entry, Follower, SharedReader, Wanted, read_many};
 use crate::pack::{Progress, unpack};
 use crate::pipeline::ahead::Ahead;
 use crate::{Dtype, Error};
 use bytes::BytesMut;
-use mithril_format::ReadAt;
 use mithril_format::safetensors_layout::Layout;
 use std::collections::BTreeMap;
 use std::io::Write;
@@ -57,7 +56,8 @@ impl CheckpointCompressor {
             let read = read_many(&ahead, wanted, manifest.raw_len, self.config.threads, take);
             self.store.buffers.keep(KEPT_LEN);
             read.map_err(about(key))?;
-            let mut checkpoint = Checkpoint::new().with_step(manifest.step);
+            let mut checkpoint = Checkpoint::new();
+            checkpoint.step = manifest.has_step().then_some(manifest.step);
             checkpoint.metadata = manifest.metadata.clone();
             for ((_, entry), bytes) in tensors().zip(pieces) {
                 let tensor = TensorData::new(bytes.freeze(), entry.shape.clone(), entry.dtype);
@@ -158,7 +158,7 @@ impl CheckpointCompressor {
     ) -> Result<W, CheckpointError> {
         let mut writer = Some(writer);
         self.with_chain(key, |_, chain| {
-            let entries = || chain.own.iter().flat_map(Reader::entries).filter(|entry| !entry.glue);
+            let entries = || chain.own.iter().flat_map(|reader| reader.entries()).filter(|entry| !entry.glue);
             if let Some(entry) = entries().find(|entry| entry.dtype.id() >= Dtype::Q4_0.id()) {
                 let (name, dtype) = (entry.name.clone(), entry.dtype);
                 return Err(CheckpointError::UnsupportedDtype { name, dtype });
@@ -209,7 +209,7 @@ impl CheckpointCompressor {
     ) -> Result<T, CheckpointError> {
         let mut manifest = self.store.manifest(key)?;
         for _ in 1..MAX_TRIES {
-            let done = Chain::open(&*self.store.storage, &manifest).and_then(|chain| work(&manifest, &chain));
+            let done = Chain::open(&self.store.storage, &manifest).and_then(|chain| work(&manifest, &chain));
             let error = match done {
                 Err(error) if error.is_missing_object() => error,
                 done => return done,
@@ -221,11 +221,9 @@ impl CheckpointCompressor {
             }
             manifest = now;
         }
-        Chain::open(&*self.store.storage, &manifest).and_then(|chain| work(&manifest, &chain))
+        Chain::open(&self.store.storage, &manifest).and_then(|chain| work(&manifest, &chain))
     }
 }
-
-type OwnReader = Reader<Box<dyn ReadAt>>;
 
 /// A tensor that is decoded, and those that follow from it.
 struct Leader {
@@ -272,7 +270,7 @@ fn leaders(chain: &Chain, places: Vec<(usize, usize)>) -> Vec<Leader> {
 
 /// The tensors of a container with their places.
 fn numbered_tensors(
-    (own_idx, reader): (usize, &OwnReader),
+    (own_idx, reader): (usize, &SharedReader),
 ) -> impl Iterator<Item = ((usize, usize), &Entry)> {
     let entries = reader.entries().iter().enumerate().filter(|(_, entry)| !entry.glue);
     entries.map(move |(entry_idx, entry)| ((own_idx, entry_idx), entry))
@@ -287,6 +285,6 @@ fn place(chain: &Chain, key: &str, name: &str) -> Result<(usize, usize), Checkpo
     })
 }
 
-fn find<'a>(chain: &'a Chain, key: &str, name: &str) -> Result<(&'a OwnReader, usize), CheckpointError> {
+fn find<'a>(chain: &'a Chain, key: &str, name: &str) -> Result<(&'a SharedReader, usize), CheckpointError> {
     place(chain, key, name).map(|(own_idx, entry_idx)| (&chain.own[own_idx], entry_idx))
 }

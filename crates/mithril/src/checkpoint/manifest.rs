@@ -10,6 +10,7 @@ use mithril_format::container::section;
 use mithril_format::limits::MAX_SECTION_LEN;
 use serde::{Deserialize, Serialize};
 use std::borrow::Cow;
+use std::collections::HashSet;
 
 /// Version of the manifest's layout.
 pub(super) const VERSION: u64 = 1;
@@ -18,10 +19,10 @@ pub(super) const VERSION: u64 = 1;
 pub(super) const MAX_LEN: u64 = 256 << 20;
 
 /// Most objects that a checkpoint may be spread over.
-const MAX_OBJECTS: usize = 10_000;
+pub(super) const MAX_OBJECTS: usize = 10_000;
 
 /// What a checkpoint may claim in all, in bytes: sums of lengths stay within their type.
-const MAX_TOTAL: u64 = 1 << 60;
+pub(super) const MAX_TOTAL: u64 = 1 << 60;
 
 const MAGIC: &str = "mithril checkpoint";
 /// First bytes of a compressed manifest; an uncompressed one starts with a brace.
@@ -38,9 +39,14 @@ pub struct Manifest {
     pub key: String,
     /// Random name of this save: 32 hexadecimal digits.
     pub generation: String,
-    /// Training step.
+    /// Training step; see [`Manifest::has_step`].
     pub step: u64,
-    /// One more than that of the checkpoint it was stored against. Orders checkpoints of the same step.
+    /// Whether the step was given or named by the key. Without, `step` is the highest that the store had: it only says
+    /// what the checkpoint comes after. Missing where an earlier build wrote the manifest.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub(super) step_given: Option<bool>,
+    /// Number of the save: one more than the highest in its store. Orders checkpoints of the same step. Earlier builds
+    /// counted from the checkpoint that it was stored against.
     pub sequence: u64,
     /// Key and generation of the checkpoint it was stored against.
     #[serde(skip_serializing_if = "Option::is_none", default)]
@@ -184,6 +190,11 @@ impl Manifest {
         self.tensors.iter().map(|tensor| tensor.restore_len).sum()
     }
 
+    /// Whether the step is its own, and not that of what was saved before.
+    pub fn has_step(&self) -> bool {
+        self.step_given != Some(false)
+    }
+
     /// The order of checkpoints: by step, then as they followed each other, then by generation. Never by time.
     pub(super) fn order(&self) -> (u64, u64, &str) {
         (self.step, self.sequence, &self.generation)
@@ -266,7 +277,7 @@ impl Manifest {
         Ok(manifest)
     }
 
-    fn check(&self, key: &str) -> Result<(), &'static str> {
+    pub(super) fn check(&self, key: &str) -> Result<(), &'static str> {
         if self.key != key {
             return Err("it is the manifest of another key");
         }
@@ -283,6 +294,10 @@ impl Manifest {
             .all(|object| object.object.starts_with("data/") && crate::storage::is_key(&object.object))
         {
             return Err("an object lies outside of the data");
+        }
+        let mut listed = HashSet::with_capacity(n_objects);
+        if !self.objects.iter().all(|object| listed.insert(object.object.as_str())) {
+            return Err("an object is listed twice");
         }
         let lens =
             self.objects.iter().map(|object| object.len).chain(self.tensors.iter().flat_map(|tensor| {

@@ -13,8 +13,10 @@ pub struct CheckpointMeta {
     pub key: String,
     /// Random name of the save.
     pub generation: String,
-    /// Training step.
+    /// Training step; of a save that has none of its own, the highest in the store then.
     pub step: u64,
+    /// Whether the step is its own: given, or named by the key.
+    pub has_step: bool,
     /// Bytes of the tensors or files that were saved.
     pub original_size: u64,
     /// Bytes that the save wrote as data.
@@ -23,6 +25,8 @@ pub struct CheckpointMeta {
     pub ratio: f64,
     /// Seconds that the save took.
     pub seconds: f64,
+    /// Seconds of those in which a save proved that it can be read; 0 for one that was not saved just now.
+    pub proof_seconds: f64,
     /// Key of the checkpoint that it is stored against.
     pub base: Option<String>,
     /// Deltas that are undone to restore the tensor that needs most.
@@ -66,10 +70,12 @@ impl CheckpointMeta {
             key: manifest.key.clone(),
             generation: manifest.generation.clone(),
             step: manifest.step,
+            has_step: manifest.has_step(),
             original_size,
             compressed_size,
             ratio,
             seconds: manifest.seconds,
+            proof_seconds: 0.0,
             base: manifest.previous.as_ref().map(|previous| previous.key.clone()),
             depth: manifest.depth(),
             restore_len: manifest.restore_len(),

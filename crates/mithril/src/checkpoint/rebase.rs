@@ -40,9 +40,10 @@ impl CheckpointCompressor {
                 raw_len: before.raw_len,
             };
             let mut options = self.config.pack_options();
-            options.step = Some(before.step);
+            options.step = before.has_step().then_some(before.step);
             let own = self.write_objects(&request, &object_keys, &options, &Permit::default(), &|_| ());
             let own = own.inspect_err(|_| self.remove_objects(&object_keys))?;
+            let own_readers = own.iter().map(|own| Arc::clone(&own.reader)).collect();
             let (objects, tensors) = chain::link(own, None)?;
             check_same(before, &tensors).inspect_err(|_| self.remove_objects(&object_keys))?;
             let manifest = Manifest {
@@ -57,6 +58,8 @@ impl CheckpointCompressor {
                 pinned: Vec::new(),
                 ..before.clone()
             };
+            let proved = self.prove(&manifest, own_readers, None);
+            proved.inspect_err(|_| self.remove_objects(&object_keys))?;
             self.replace_manifest(before, &manifest, &object_keys)?;
             Ok((before.clone(), manifest))
         })?;

@@ -1,7 +1,7 @@
 //! Deleting checkpoints, and the data that no checkpoint needs any more.
 
 use super::blocking::CheckpointCompressor;
-use super::{CheckpointError, Manifest, Retention, key};
+use super::{CheckpointError, Manifest, Retention, key, order};
 use crate::storage::ObjectInfo;
 use std::collections::{BTreeSet, HashSet};
 use std::time::Duration;
@@ -66,8 +66,12 @@ impl CheckpointCompressor {
     /// `NotFound` when there is none; `Storage` when the storage fails: once the manifest is gone, the checkpoint is
     /// deleted, and what is left of its data is removed by the next [`CheckpointCompressor::gc`].
     pub fn delete(&self, key: &str) -> Result<(), CheckpointError> {
+        let mut step = u64::MAX;
         let objects = match self.store.manifest(key) {
-            Ok(manifest) => objects_of(&manifest),
+            Ok(manifest) => {
+                step = manifest.step;
+                objects_of(&manifest)
+            }
             // One that cannot be read can be deleted all the same; its data is found by `gc`.
             Err(CheckpointError::InvalidFormat { .. } | CheckpointError::ChecksumMismatch { .. }) => {
                 BTreeSet::new()
@@ -76,6 +80,7 @@ impl CheckpointCompressor {
         };
         self.store.storage.delete(&key::manifest(key))?;
         self.store.cache.remove(key);
+        self.store.forget_step(step)?;
         self.collect_objects(&objects)?;
         Ok(())
     }
@@ -83,37 +88,52 @@ impl CheckpointCompressor {
     /// Removes data that no checkpoint needs: of saves that were killed, and of deleted checkpoints.
     ///
     /// # Errors
-    /// When a manifest cannot be read, because nobody knows what it needs; when the storage fails.
+    /// `NoStore` when there is none; when a manifest cannot be read, because its data cannot be told from garbage; when the
+    /// storage fails.
     pub fn gc(&self, options: &GcOptions) -> Result<GcReport, CheckpointError> {
+        self.store.check_exists()?;
         let mut report = self.collect(None, options)?;
         if !options.dry_run {
-            report.leftover_len = self.store.storage.remove_leftovers(options.min_age)?;
+            report.leftover_len = self.store.storage.remove_leftovers(&key::DIRECTORIES, options.min_age)?;
         }
         Ok(report)
     }
 
-    /// Deletes the checkpoints that retention does not keep.
+    /// Deletes the checkpoints that retention does not keep; never the newest.
     ///
     /// # Errors
     /// As [`CheckpointCompressor::gc`].
     pub fn apply_retention(&self) -> Result<Vec<String>, CheckpointError> {
+        self.store.check_exists()?;
+        self.retain(None)
+    }
+
+    /// As [`CheckpointCompressor::apply_retention`], after a save, which is kept as well.
+    pub(super) fn retain(&self, saved: Option<&str>) -> Result<Vec<String>, CheckpointError> {
         let found = self.store.manifests_without_tensors()?;
-        let victims = victims(&found.readable, &self.config.retention);
+        let newest = self.store.newest_of(found.readable.iter())?.map(|manifest| manifest.key.as_str());
+        let mut victims = victims(&found.readable, &self.config.retention);
+        victims.retain(|manifest| ![saved, newest].contains(&Some(manifest.key.as_str())));
         let mut objects = BTreeSet::new();
         for manifest in &victims {
             self.store.storage.delete(&key::manifest(&manifest.key))?;
             self.store.cache.remove(&manifest.key);
             objects.extend(objects_of(manifest));
         }
-        if !victims.is_empty() {
+        if let Some(step) = victims.iter().map(|manifest| manifest.step).max() {
+            self.store.forget_step(step)?;
             self.collect_objects(&objects)?;
         }
         Ok(victims.into_iter().map(|manifest| manifest.key.clone()).collect())
     }
 
-    /// Removes those of some objects that no manifest lists.
+    /// Removes those of some objects that no manifest lists. Where a list may lack a manifest that was written a moment ago,
+    /// only what [`CheckpointCompressor::gc`] would remove, and then all of it: so what is too young now goes later.
     pub(super) fn collect_objects(&self, objects: &BTreeSet<String>) -> Result<GcReport, CheckpointError> {
-        self.collect(Some(objects), &GcOptions::now())
+        match self.store.storage.lists_may_lag() {
+            true => self.collect(None, &GcOptions::default()),
+            false => self.collect(Some(objects), &GcOptions::now()),
+        }
     }
 
     /// Removes the objects that no manifest lists; of some, or of all that there are.
@@ -124,20 +144,25 @@ impl CheckpointCompressor {
     ) -> Result<GcReport, CheckpointError> {
         let storage = &*self.store.storage;
         let mut report = GcReport::default();
-        let data = storage.list(key::DATA)?;
-        // Marks of a removal that was interrupted: it is done again, or taken back.
-        let marks: Vec<String> = match candidates {
-            None => storage.list(key::REMOVED)?.into_iter().map(|mark| mark.key).collect(),
+        // Whatever else lies there is not ours to remove.
+        let ours = |directory: &str, is_ours: fn(&str) -> bool| -> Result<Vec<ObjectInfo>, CheckpointError> {
+            Ok(storage.list(directory)?.into_iter().filter(|object| is_ours(&object.key)).collect())
+        };
+        let data = ours(key::DATA, key::is_data)?;
+        let is_old = |object: &ObjectInfo| {
+            options.min_age.is_zero() || object.age().is_some_and(|age| age >= options.min_age)
+        };
+        // Marks of a removal that was interrupted: it is done again, or taken back. A young one may be of one at work.
+        let mut marks = match candidates {
+            None => ours(key::REMOVED, key::is_removal)?,
             Some(_) => Vec::new(),
         };
+        marks.retain(is_old);
         let listed = self.listed_objects()?;
         let is_candidate = |object: &&ObjectInfo| {
             !listed.contains(&object.key)
                 && !self.store.is_in_use(&object.key)
                 && candidates.is_none_or(|candidates| candidates.contains(&object.key))
-        };
-        let is_old = |object: &ObjectInfo| {
-            options.min_age.is_zero() || object.age().is_some_and(|age| age >= options.min_age)
         };
         let (garbage, young): (Vec<_>, Vec<_>) =
             data.iter().filter(is_candidate).partition(|object| is_old(object));
@@ -163,7 +188,7 @@ impl CheckpointCompressor {
             storage.delete(&key::removal_of(&object.key))?;
         }
         for mark in marks {
-            storage.delete(&mark)?;
+            storage.delete(&mark.key)?;
         }
         Ok(report)
     }
@@ -175,7 +200,12 @@ impl CheckpointCompressor {
             // Nobody knows what it needs: nothing is removed.
             return Err(error);
         }
-        Ok(found.readable.iter().flat_map(objects_of).collect())
+        let mut listed: HashSet<String> = found.readable.iter().flat_map(objects_of).collect();
+        // What was saved last counts even where the list does not have it yet.
+        if let Some(last) = self.store.last_saved(&found.readable)? {
+            listed.extend(objects_of(&last));
+        }
+        Ok(listed)
     }
 }
 
@@ -183,13 +213,15 @@ fn objects_of(manifest: &Manifest) -> BTreeSet<String> {
     manifest.kept_objects().map(str::to_owned).collect()
 }
 
-/// The checkpoints that are not kept; `manifests` are in order.
+/// The checkpoints that are not kept.
 fn victims<'a>(manifests: &'a [Manifest], retention: &Retention) -> Vec<&'a Manifest> {
     let Some(keep_last) = retention.keep_last else { return Vec::new() };
-    let n_old = manifests.len().saturating_sub(keep_last.max(1));
+    let last = order::saved_last(manifests, keep_last.max(1));
     let is_kept = |manifest: &Manifest| {
-        retention.keep.contains(&manifest.key)
-            || retention.keep_every.is_some_and(|steps| steps > 0 && manifest.step.is_multiple_of(steps))
+        let is_nth = |steps: u64| steps > 0 && manifest.step.is_multiple_of(steps);
+        last.contains(manifest.key.as_str())
+            || retention.keep.contains(&manifest.key)
+            || manifest.has_step() && retention.keep_every.is_some_and(is_nth)
     };
-    manifests[..n_old].iter().filter(|manifest| !is_kept(manifest)).collect()
+    manifests.iter().filter(|manifest| !is_kept(manifest)).collect()
 }

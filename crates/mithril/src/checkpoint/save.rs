@@ -2,9 +2,11 @@
 
 use super::background::message_of;
 use super::blocking::CheckpointCompressor;
-use super::chain::{self, Chain, OwnObject};
+use super::chain::{self, Against, Chain, OwnObject};
 use super::error::about;
+use super::let_go::{LetGo, check_files, let_go};
 use super::manifest::{self, DataObject, Previous};
+use super::order::{self, Place};
 use super::tensors::Metadata;
 use super::{CheckpointError, CheckpointMeta, GcOptions, Manifest, key};
 use crate::container::{Bases, Reader};
@@ -88,16 +90,22 @@ impl CheckpointCompressor {
         progress: Progress<'_>,
     ) -> Result<CheckpointMeta, CheckpointError> {
         let started = Instant::now();
-        key::check(request.key)?;
+        key::check_new(request.key)?;
         let storage = &*self.store.storage;
         // What killed writers left is in nobody's way, but takes room.
-        let _ = storage.remove_leftovers(GcOptions::default().min_age);
+        let _ = storage.remove_leftovers(&key::DIRECTORIES, GcOptions::default().min_age);
         match self.store.manifest(request.key) {
-            Err(CheckpointError::NotFound { .. }) => {}
+            Err(CheckpointError::NotFound { .. } | CheckpointError::NoStore { .. }) => {}
             Err(error) => return Err(error),
             Ok(_) => return Err(CheckpointError::Conflict { key: request.key.to_owned() }),
         }
-        let (previous, bases) = self.open_previous(request)?;
+        self.store.check_exclusive()?;
+        check_files(request.key, request.files.len())?;
+        let against = self.open_previous(request)?;
+        let previous = against.as_ref().map(|against| Arc::clone(&against.manifest));
+        let let_go = previous.as_deref().map(|previous| let_go(previous, request.files.len(), &self.config));
+        let let_go = let_go.unwrap_or_default();
+        let bases = against.as_ref().map_or_else(Bases::none, |against| against.models(&let_go));
         let generation = new_generation(storage.location())?;
         let object_keys: Vec<String> =
             (0..request.files.len()).map(|part| key::data(&generation, part)).collect();
@@ -106,13 +114,13 @@ impl CheckpointCompressor {
         let _held = self.store.hold(object_keys.iter().cloned().chain(needed));
         let mut options = self.config.pack_options().with_bases(bases);
         options.buffers = Arc::clone(&self.store.buffers);
-        let step = self.step_of(request, previous.as_deref());
-        options.step = Some(step);
+        let step = request.step.or_else(|| order::step_of(request.key));
+        options.step = step;
 
         // A panic of a worker, or of the caller's source, is an error like any other.
         let write = || {
             if let Some(previous) = &previous {
-                options.delta_budget = self.delta_budget(request, previous, &options)?;
+                options.delta_budget = self.delta_budget(request, previous, &let_go, &options)?;
             }
             self.write_objects(request, &object_keys, &options, permit, progress)
         };
@@ -121,15 +129,19 @@ impl CheckpointCompressor {
         });
         self.store.buffers.keep(KEPT_LEN);
         let own = own.inspect_err(|_| self.remove_objects(&object_keys))?;
+        let own_readers: Vec<_> = own.iter().map(|own| Arc::clone(&own.reader)).collect();
         let linked = chain::link(own, previous.as_deref());
         let (objects, tensors) = linked.inspect_err(|_| self.remove_objects(&object_keys))?;
+        let highest = self.store.highest().inspect_err(|_| self.remove_objects(&object_keys))?;
+        let place = Place::after(highest, step);
         let manifest = Manifest {
             format: Manifest::magic(),
             version: manifest::VERSION,
             key: request.key.to_owned(),
             generation,
-            step,
-            sequence: previous.as_ref().map_or(0, |previous| previous.sequence + 1),
+            step: place.step,
+            step_given: Some(place.step_given),
+            sequence: place.sequence,
             previous: previous.as_deref().map(Previous::new),
             writer: writer_name(),
             effort: self.config.effort.name().to_owned(),
@@ -141,47 +153,51 @@ impl CheckpointCompressor {
             seconds: started.elapsed().as_secs_f64(),
             metadata: request.metadata.clone(),
         };
+        let proving = Instant::now();
+        let proved = self.prove(&manifest, own_readers, against.as_ref());
+        proved.inspect_err(|_| self.remove_objects(&object_keys))?;
+        let proof_seconds = proving.elapsed().as_secs_f64();
+        self.check_unchanged(request).inspect_err(|_| self.remove_objects(&object_keys))?;
         permit.start_commit(request.key).inspect_err(|_| self.remove_objects(&object_keys))?;
         self.commit(&manifest, &object_keys)?;
 
-        let meta = CheckpointMeta::of(&manifest);
+        let meta = CheckpointMeta { proof_seconds, ..CheckpointMeta::of(&manifest) };
         self.store.cache.insert(Arc::new(manifest));
         // The checkpoint is safe: what follows is for convenience, and its failure is not that of the save.
-        let _ = self.point_latest(&meta);
+        let _ = self.store.point_latest(&meta, place);
         if self.config.retention.removes() {
-            let _ = self.apply_retention();
+            let _ = self.retain(Some(&meta.key));
         }
         Ok(meta)
     }
 
-    /// The checkpoint that a new one is stored against, and its tensors.
-    fn open_previous(
-        &self,
-        request: &Request<'_>,
-    ) -> Result<(Option<Arc<Manifest>>, Bases), CheckpointError> {
+    /// The checkpoint that a new one is stored against.
+    fn open_previous(&self, request: &Request<'_>) -> Result<Option<Against>, CheckpointError> {
         let Some(previous_key) = request.previous_key.filter(|_| self.config.delta_enabled) else {
-            return Ok((None, Bases::none()));
+            return Ok(None);
         };
         key::check(previous_key)?;
-        let storage = &*self.store.storage;
+        let storage = &self.store.storage;
         if let Some(known) = self.store.cache.get(previous_key)
-            && let Ok(bases) = Chain::open_as_bases(storage, &known)
+            && let Ok(chain) = Chain::open(storage, &known)
         {
-            return Ok((Some(known), bases));
+            return Ok(Some(Against { manifest: known, chain }));
         }
         // Not known, or removed by another process since.
         self.store.cache.remove(previous_key);
         let manifest = self.store.manifest(previous_key).map_err(|error| match error {
-            CheckpointError::NotFound { .. } => CheckpointError::MissingPrevious {
-                key: previous_key.to_owned(),
-                needed_by: request.key.to_owned(),
-            },
+            CheckpointError::NotFound { .. } | CheckpointError::NoStore { .. } => {
+                CheckpointError::MissingPrevious {
+                    key: previous_key.to_owned(),
+                    needed_by: request.key.to_owned(),
+                }
+            }
             error => error,
         })?;
-        let bases = Chain::open_as_bases(storage, &manifest)?;
+        let chain = Chain::open(storage, &manifest)?;
         let manifest = Arc::new(manifest);
         self.store.cache.insert(manifest.clone());
-        Ok((Some(manifest), bases))
+        Ok(Some(Against { manifest, chain }))
     }
 
     /// What the deltas of a save may take.
@@ -189,6 +205,7 @@ impl CheckpointCompressor {
         &self,
         request: &Request<'_>,
         previous: &Manifest,
+        let_go: &LetGo<'_>,
         options: &PackOptions,
     ) -> Result<DeltaBudget, CheckpointError> {
         let names = chain::without_deltas(previous);
@@ -196,12 +213,7 @@ impl CheckpointCompressor {
         for file in &request.files {
             sizes.extend(expected_sizes(file.source, &names, options).map_err(about(request.key))?);
         }
-        Ok(chain::delta_budget(previous, &sizes, &self.config))
-    }
-
-    fn step_of(&self, request: &Request<'_>, previous: Option<&Manifest>) -> u64 {
-        let after = previous.map(|previous| previous.step.saturating_add(1));
-        request.step.or_else(|| key::step_of(request.key)).or(after).unwrap_or(0)
+        Ok(chain::delta_budget(previous, let_go, &sizes, &self.config))
     }
 
     pub(super) fn write_objects(
@@ -258,7 +270,17 @@ impl CheckpointCompressor {
             container,
             file: file.name.clone(),
         };
-        Ok(OwnObject { object, entries: reader.entries().to_vec() })
+        Ok(OwnObject { object, reader: Arc::new(reader) })
+    }
+
+    /// Files that changed while they were read, also while another one was: what is saved may be no state that ever was.
+    fn check_unchanged(&self, request: &Request<'_>) -> Result<(), CheckpointError> {
+        for file in &request.files {
+            let name = file.name.as_deref().unwrap_or_default();
+            let failed = |error| crate::Error::io(format!("cannot read `{name}`"), error);
+            file.source.check_unchanged().map_err(failed).map_err(about(request.key))?;
+        }
+        Ok(())
     }
 
     /// Writes the manifest, unless there is one, and makes sure that what it needs was not removed meanwhile.
@@ -324,21 +346,14 @@ impl CheckpointCompressor {
             let _ = self.store.storage.delete(object);
         }
     }
-
-    fn point_latest(&self, meta: &CheckpointMeta) -> Result<(), StorageError> {
-        let text = serde_json::json!({ "key": meta.key, "step": meta.step, "generation": meta.generation });
-        self.store.storage.replace(key::LATEST, format!("{text}\n").as_bytes())
-    }
 }
 
 /// 128 random bits.
 pub(super) fn new_generation(location: &str) -> Result<String, StorageError> {
-    let mut random = [0; 16];
-    getrandom::fill(&mut random).map_err(|error| {
+    crate::temporary::random_digits().map_err(|error| {
         let reason = error.to_string();
         StorageError::new(StorageErrorKind::Failed, "name a generation", "", location, reason)
-    })?;
-    Ok(format!("{:032x}", u128::from_le_bytes(random)))
+    })
 }
 
 /// Counts and digests what goes to the storage, and stops when the save is given up.

@@ -4,9 +4,10 @@ use super::manifest::MAX_LEN;
 use super::signature::ManifestCache;
 use super::{CheckpointError, Manifest, key};
 use crate::pipeline::buffers::Buffers;
+use crate::pipeline::threads;
 use crate::storage::{ObjectInfo, StorageBackend, StorageErrorKind};
 use std::collections::BTreeMap;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 /// Manifests that are read at the same time, and fewer than which are not worth a thread.
 const READERS: usize = 8;
@@ -19,6 +20,8 @@ pub(super) struct Store {
     pub(super) cache: ManifestCache,
     /// Objects that saves of this process write or are stored against, and how many do.
     in_use: Mutex<BTreeMap<String, usize>>,
+    /// Set once the storage is known to refuse a second object of a key.
+    is_exclusive: OnceLock<()>,
     /// Buffers of saves.
     pub(super) buffers: Arc<Buffers>,
 }
@@ -30,12 +33,29 @@ pub(super) struct Manifests {
     pub(super) readable: Vec<Manifest>,
     /// Keys of those that could not, and why.
     pub(super) unreadable: Vec<(String, CheckpointError)>,
+    /// Objects beside them whose names no save can have written.
+    pub(super) foreign: Vec<String>,
 }
 
 impl Store {
     pub(super) fn new(storage: Arc<dyn StorageBackend>, cache_len: usize) -> Self {
         let cache = ManifestCache::new(cache_len);
-        Self { storage, cache, in_use: Mutex::default(), buffers: Arc::default() }
+        Self {
+            storage,
+            cache,
+            in_use: Mutex::default(),
+            is_exclusive: OnceLock::new(),
+            buffers: Arc::default(),
+        }
+    }
+
+    /// Refuses a storage in which two writers of a key could both succeed. Asks it once.
+    pub(super) fn check_exclusive(&self) -> Result<(), CheckpointError> {
+        if self.is_exclusive.get().is_none() {
+            self.storage.check_put_new()?;
+            let _ = self.is_exclusive.set(());
+        }
+        Ok(())
     }
 
     /// The manifest of a key, as it is in the storage now.
@@ -43,50 +63,65 @@ impl Store {
         key::check(key)?;
         let object = key::manifest(key);
         let bytes = self.storage.get(&object, MAX_LEN).map_err(|error| match error.kind() {
-            StorageErrorKind::NotFound => CheckpointError::no_checkpoint(key),
+            StorageErrorKind::NotFound => self.no_checkpoint(key),
             _ => error.into(),
         })?;
         Manifest::parse(key, &object, &bytes)
     }
 
-    /// All manifests, by step and generation.
+    /// Says that there is no such checkpoint, or that there is no store.
+    fn no_checkpoint(&self, key: &str) -> CheckpointError {
+        match self.check_exists() {
+            Err(error @ CheckpointError::NoStore { .. }) => error,
+            // Whatever else is wrong, this key is not there. A web server may not list.
+            _ => CheckpointError::no_checkpoint(key),
+        }
+    }
+
+    /// All manifests, in order.
     pub(super) fn manifests(&self) -> Result<Manifests, CheckpointError> {
-        self.read_all(|manifest| manifest)
+        Ok(self.read_all(&self.storage.list(key::MANIFESTS)?, |manifest| manifest))
     }
 
     /// All manifests without their tensors: what deciding about data takes, in little memory.
     pub(super) fn manifests_without_tensors(&self) -> Result<Manifests, CheckpointError> {
-        self.read_all(|manifest| Manifest { tensors: Vec::new(), ..manifest })
+        let listed = self.storage.list(key::MANIFESTS)?;
+        Ok(self.read_all(&listed, |manifest| Manifest { tensors: Vec::new(), ..manifest }))
     }
 
-    fn read_all(&self, keep: fn(Manifest) -> Manifest) -> Result<Manifests, CheckpointError> {
-        let objects = self.storage.list(key::MANIFESTS)?;
-        let read = |object: &ObjectInfo| match key::of_manifest(&object.key) {
-            Some(key) => match self.manifest(&key) {
-                Ok(manifest) => Some(Ok(keep(manifest))),
-                // Deleted since it was listed.
-                Err(CheckpointError::NotFound { .. }) => None,
-                Err(error) => Some(Err((key, error))),
-            },
-            None => {
-                let what = format!("`{}` is the manifest of no key", object.key);
-                Some(Err((object.key.clone(), CheckpointError::InvalidFormat { what })))
+    /// Reads those of some objects that are manifests by their names.
+    pub(super) fn read_all(&self, listed: &[ObjectInfo], keep: fn(Manifest) -> Manifest) -> Manifests {
+        let mut found = Manifests::default();
+        let mut objects = Vec::with_capacity(listed.len());
+        for object in listed {
+            match key::of_manifest(&object.key) {
+                Some(key) => objects.push(key),
+                None => found.foreign.push(object.key.clone()),
             }
+        }
+        let read = |key: &String| match self.manifest(key) {
+            Ok(manifest) => Some(Ok(keep(manifest))),
+            // Deleted since it was listed.
+            Err(CheckpointError::NotFound { .. } | CheckpointError::NoStore { .. }) => None,
+            Err(error) => Some(Err((key.clone(), error))),
         };
         // Behind a network, requests take longer to come than to serve.
         let part_len = objects.len().div_ceil(READERS).max(MIN_PER_READER);
         let results: Vec<_> = std::thread::scope(|scope| {
             let mut parts = objects.chunks(part_len);
             let own = parts.next().unwrap_or_default();
+            let read_part = |part: &[String]| part.iter().filter_map(read).collect::<Vec<_>>();
             let others: Vec<_> =
-                parts.map(|part| scope.spawn(|| part.iter().filter_map(read).collect::<Vec<_>>())).collect();
-            let mut results: Vec<_> = own.iter().filter_map(read).collect();
-            for other in others {
-                results.extend(other.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic)));
+                parts.map(|part| (part, threads::start(scope, move || read_part(part)))).collect();
+            let mut results = read_part(own);
+            for (part, other) in others {
+                results.extend(match other {
+                    Ok(other) => other.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic)),
+                    Err(_) => read_part(part),
+                });
             }
             results
         });
-        let mut found = Manifests::default();
         for result in results {
             match result {
                 Ok(manifest) => found.readable.push(manifest),
@@ -94,7 +129,7 @@ impl Store {
             }
         }
         found.readable.sort_by(|a, b| a.order().cmp(&b.order()));
-        Ok(found)
+        found
     }
 
     /// Marks objects as in use, until the guard is dropped.

@@ -2,10 +2,9 @@
 
 use super::CheckpointError;
 use crate::Dtype;
-use crate::container::is_safe_name;
 use bytes::Bytes;
 use mithril_format::ReadAt;
-use mithril_format::safetensors_layout::Layout;
+use mithril_format::safetensors_layout::{Layout, check_new_name};
 use std::collections::BTreeMap;
 use std::io;
 
@@ -105,10 +104,12 @@ pub(super) struct CheckpointFile<'a> {
     /// Where each tensor starts, and its bytes; in order.
     tensors: Vec<(u64, &'a [u8])>,
     len: u64,
+    /// Whether the tensors may change, so that they are copied and never lent.
+    changing: bool,
 }
 
 impl<'a> CheckpointFile<'a> {
-    pub(super) fn new(view: &CheckpointView<'a>) -> Result<Self, CheckpointError> {
+    pub(super) fn new(view: &CheckpointView<'a>, changing: bool) -> Result<Self, CheckpointError> {
         let mut list = Vec::with_capacity(view.tensors.len());
         for (&name, tensor) in &view.tensors {
             check_tensor(name, tensor)?;
@@ -121,7 +122,7 @@ impl<'a> CheckpointFile<'a> {
             let bytes = view.tensors[placed.name.as_str()].data;
             (placed.bytes.start, bytes)
         });
-        Ok(Self { tensors: tensors.collect(), len: layout.file_len(), header: layout.header })
+        Ok(Self { tensors: tensors.collect(), len: layout.file_len(), header: layout.header, changing })
     }
 
     /// The piece that holds a place, and where it starts.
@@ -139,14 +140,7 @@ fn check_tensor(name: &str, tensor: &TensorView<'_>) -> Result<(), CheckpointErr
         name: name.chars().take(120).flat_map(char::escape_debug).collect(),
         reason,
     };
-    if !is_safe_name(name) {
-        return Err(unsafe_name(
-            "a tensor's name has no NUL, no `..`, no slash in front and 4096 bytes at most",
-        ));
-    }
-    if name == "__metadata__" {
-        return Err(unsafe_name("safetensors keeps it for metadata"));
-    }
+    check_new_name(name).map_err(unsafe_name)?;
     // Elements of foreign quantised formats have no name in safetensors.
     if tensor.dtype.id() >= Dtype::Q4_0.id() {
         return Err(CheckpointError::UnsupportedDtype { name: name.to_owned(), dtype: tensor.dtype });
@@ -185,6 +179,9 @@ impl ReadAt for CheckpointFile<'_> {
     }
 
     fn slice(&self, range: std::ops::Range<u64>) -> Option<&[u8]> {
+        if self.changing {
+            return None;
+        }
         let (start, bytes) = self.piece(range.start);
         bytes.slice(range.start - start..range.end - start)
     }

@@ -71,7 +71,7 @@ impl CheckpointCompressor {
     /// Checks a checkpoint, or all of them. Goes on behind damage, so that all of it is found.
     ///
     /// # Errors
-    /// `NotFound` when there is no such checkpoint, or when the storage cannot be listed. Damage is no error but a
+    /// `NotFound` when there is no such checkpoint, `NoStore` when there is no store; when the storage cannot be listed. Damage is no error but a
     /// finding.
     pub fn verify(
         &self,
@@ -82,13 +82,16 @@ impl CheckpointCompressor {
         let mut report = VerifyReport::default();
         let manifests = match key {
             None => {
+                self.store.check_exists()?;
                 let found = self.store.manifests()?;
                 report.damaged.extend(found.unreadable.into_iter().map(|(key, error)| (key, vec![error])));
                 found.readable
             }
             Some(key) => match self.store.manifest(key) {
                 Ok(manifest) => vec![manifest],
-                Err(error @ CheckpointError::NotFound { .. }) => return Err(error),
+                Err(error @ (CheckpointError::NotFound { .. } | CheckpointError::NoStore { .. })) => {
+                    return Err(error);
+                }
                 Err(error) => {
                     report.damaged.push((key.to_owned(), vec![error]));
                     Vec::new()
@@ -141,7 +144,7 @@ impl CheckpointCompressor {
                 }
             }
         }
-        let chain = match Chain::open(&*self.store.storage, manifest) {
+        let chain = match Chain::open(&self.store.storage, manifest) {
             Ok(chain) => chain,
             Err(error) => {
                 problems.push(error);
@@ -149,7 +152,12 @@ impl CheckpointCompressor {
             }
         };
         let depth = if options.deep { Depth::WithBases } else { Depth::Alone };
-        for (object, reader) in manifest.own().iter().zip(&chain.own) {
+        for (own_idx, (object, reader)) in manifest.own().iter().zip(&chain.own).enumerate() {
+            problems.extend(chain.unlike(manifest, own_idx));
+            if depth == Depth::Alone {
+                // Decoding finds it, too.
+                problems.extend(chain.unresolved(own_idx).map(about(&manifest.key)));
+            }
             match reader.verify(&chain.bases, depth, self.config.threads, progress) {
                 Ok(found) => {
                     *n_decoded += found.n_decoded;
@@ -158,7 +166,8 @@ impl CheckpointCompressor {
                         _ => None,
                     });
                     broken.extend(names);
-                    problems.extend(found.problems.into_iter().map(about(&manifest.key)));
+                    let found = found.problems.into_iter().chain(found.missing_base);
+                    problems.extend(found.map(about(&manifest.key)));
                 }
                 Err(error) => problems.push(about(&manifest.key)(error)),
             }

@@ -16,7 +16,9 @@
 mod bases;
 mod export;
 mod frame_source;
+mod lineage;
 mod model;
+mod needs;
 mod open;
 mod read_many;
 mod reader;
@@ -28,11 +30,13 @@ pub(crate) mod step;
 mod verify;
 
 pub use bases::Bases;
+pub(crate) use lineage::{Lineage, SharedReader};
 pub use mithril_format::container::{
     BaseHint, Compression, Content, Entry, EntryKind, Header, Original, PackedFile, Rounding, Step,
-    is_safe_name,
+    is_tensor_name,
 };
 pub use model::{Model, ModelTensor};
+pub(crate) use needs::digest_of;
 pub use open::SUFFIX;
 pub(crate) use open::is_model;
 pub(crate) use read_many::{Follower, Wanted, read_many};

@@ -1,7 +1,9 @@
 //! A model of any kind, packed or not, seen as named tensors.
 
 use super::frame_source::Fetch;
-use super::{Bases, OpenTensor, Reader};
+use super::lineage::SharedReader;
+use super::needs::digest_of;
+use super::{Bases, Entry, OpenTensor, Reader};
 use crate::Error;
 use crate::pipeline::ahead::FramePlace;
 use mithril_codec::Dtype;
@@ -10,7 +12,7 @@ use mithril_format::{Digest, ReadAt, framed_safetensors};
 use std::collections::HashMap;
 use std::fmt;
 use std::ops::Range;
-use std::sync::OnceLock;
+use std::sync::{Arc, OnceLock};
 
 /// An open model file: plain (safetensors, npy, npz, pt, gguf, onnx) or a container.
 pub struct Model {
@@ -44,10 +46,12 @@ struct Stored {
 }
 
 struct Packed {
-    reader: Reader<Box<dyn ReadAt>>,
+    reader: SharedReader,
     bases: Bases,
     /// The entry of every tensor.
     entries: Vec<usize>,
+    /// Whether all that a tensor needs is at hand, found when first asked for.
+    is_resolved: Vec<OnceLock<bool>>,
 }
 
 /// A tensor of a model.
@@ -74,7 +78,7 @@ impl Model {
         let is_container =
             source.read_exact_at(0, &mut start).is_ok() && start == mithril_format::forever::CONTAINER_MAGIC;
         if is_container {
-            return Ok(Self::packed(name.into(), Reader::open(source)?, bases));
+            return Ok(Self::packed(name.into(), Arc::new(Reader::open(source)?), bases));
         }
         let kind = source::detect(&*source).ok_or_else(|| {
             Error::invalid(
@@ -110,9 +114,20 @@ impl Model {
     }
 
     /// An open container as a model.
-    pub(crate) fn packed(name: String, reader: Reader<Box<dyn ReadAt>>, bases: Bases) -> Self {
+    fn packed(name: String, reader: SharedReader, bases: Bases) -> Self {
+        Self::packed_part(name, reader, bases, |_| true)
+    }
+
+    /// An open container as a model that has only some of its tensors.
+    pub(crate) fn packed_part(
+        name: String,
+        reader: SharedReader,
+        bases: Bases,
+        is_part: impl Fn(&Entry) -> bool,
+    ) -> Self {
+        let is_part = |entry: &Entry| !entry.glue && is_part(entry);
         let entries: Vec<usize> =
-            (0..reader.entries().len()).filter(|&idx| !reader.entries()[idx].glue).collect();
+            (0..reader.entries().len()).filter(|&idx| is_part(&reader.entries()[idx])).collect();
         let tensors = entries.iter().map(|&idx| {
             let entry = &reader.entries()[idx];
             ModelTensor {
@@ -123,7 +138,8 @@ impl Model {
             }
         });
         let tensors = tensors.collect();
-        let packed = Box::new(Packed { reader, bases, entries });
+        let is_resolved = entries.iter().map(|_| OnceLock::new()).collect();
+        let packed = Box::new(Packed { reader, bases, entries, is_resolved });
         Self::new(name, tensors, ModelContent::Packed(packed))
     }
 
@@ -145,9 +161,11 @@ impl Model {
     }
 
     /// The model with these bases instead of those it has.
-    pub(super) fn with_bases(mut self, bases: Bases) -> Self {
+    #[must_use]
+    pub fn with_bases(mut self, bases: Bases) -> Self {
         if let ModelContent::Packed(packed) = &mut self.content {
             packed.bases = bases;
+            packed.is_resolved.iter_mut().for_each(|known| *known = OnceLock::new());
         }
         self
     }
@@ -241,6 +259,24 @@ impl Model {
         }
     }
 
+    /// As [`Reader::resolve`]; a plain tensor needs nothing.
+    pub(super) fn resolve(&self, tensor_idx: usize) -> Result<(), Error> {
+        let ModelContent::Packed(packed) = &self.content else { return Ok(()) };
+        let Packed { reader, bases, entries, is_resolved } = &**packed;
+        // Bases of bases may be the same ones: each is gone through once.
+        match (is_resolved[tensor_idx].get(), reader.entries()[entries[tensor_idx]].base()) {
+            (Some(true), _) => return Ok(()),
+            (Some(false), Some((digest, name))) => {
+                let reason = format!("what `{}` is stored against was not given", self.name);
+                return Err(Error::MissingBase { name: name.to_owned(), digest, reason });
+            }
+            _ => {}
+        }
+        let resolved = reader.resolve(entries[tensor_idx], bases);
+        is_resolved[tensor_idx].get_or_init(|| resolved.is_ok());
+        resolved
+    }
+
     /// As [`Reader::list_frames`]; a plain tensor has none.
     pub(super) fn list_frames<'a>(
         &'a self,
@@ -286,18 +322,7 @@ impl Model {
     pub(crate) fn known_digest(&self, tensor_idx: usize) -> Option<Digest> {
         let recorded = match &self.content {
             ModelContent::Plain { .. } | ModelContent::Parts { .. } => None,
-            ModelContent::Packed(packed) => {
-                let entries = packed.reader.entries();
-                let mut entry = &entries[packed.entries[tensor_idx]];
-                // What it refers to refers to nothing further.
-                if let super::Content::Ref { entry_idx } = entry.content {
-                    entry = &entries[entry_idx];
-                }
-                match &entry.content {
-                    super::Content::Copy { base, .. } => Some(*base),
-                    _ => entry.digest,
-                }
-            }
+            ModelContent::Packed(packed) => digest_of(packed.reader.entries(), packed.entries[tensor_idx]),
         };
         recorded.or_else(|| self.digests[tensor_idx].get().copied())
     }

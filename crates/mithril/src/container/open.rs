@@ -32,12 +32,12 @@ impl Bases {
         let mut models = Vec::new();
         for path in paths.iter().map(AsRef::as_ref) {
             if !path.is_dir() {
-                models.push(Model::open_path(path)?);
+                models.push(Model::open_path(path).map_err(|error| in_file(error, path))?);
                 continue;
             }
             let before = models.len();
             for file in model_files(path)? {
-                models.push(Model::open_path(&file)?);
+                models.push(Model::open_path(&file).map_err(|error| in_file(error, &file))?);
             }
             if models.len() == before {
                 let what = format!("there is no model file in `{}`", path.display());
@@ -45,6 +45,15 @@ impl Bases {
             }
         }
         Ok(Self::new(models))
+    }
+}
+
+/// Says which of several files cannot be opened.
+fn in_file(error: Error, path: &Path) -> Error {
+    match error {
+        // The system's reasons name the file already.
+        Error::Io { .. } => error,
+        error => Error::Model { name: path.display().to_string(), source: Box::new(error) },
     }
 }
 
@@ -59,7 +68,7 @@ fn model_files(directory: &Path) -> Result<Vec<PathBuf>, Error> {
         let path = entry.path();
         if entry.file_type().map_err(failed)?.is_dir() {
             files.extend(model_files(&path)?);
-        } else if path.is_file() && is_model(&path) {
+        } else if path.is_file() && holds_model(&path).map_err(|error| Error::cannot_read(&path, error))? {
             files.push(path);
         }
     }
@@ -68,11 +77,15 @@ fn model_files(directory: &Path) -> Result<Vec<PathBuf>, Error> {
 
 /// Whether a file can be opened as a model: a container that holds tensors, or a file of a known kind.
 pub(crate) fn is_model(path: &Path) -> bool {
-    let Ok(file) = File::open(path) else { return false };
+    holds_model(path).unwrap_or(false)
+}
+
+fn holds_model(path: &Path) -> std::io::Result<bool> {
+    let file = File::open(path)?;
     let mut magic = [0; 4];
     let is_container =
         file.read_exact_at(0, &mut magic).is_ok() && magic == mithril_format::forever::CONTAINER_MAGIC;
-    is_container || mithril_format::source::detect(&file).is_some()
+    Ok(is_container || mithril_format::source::detect(&file).is_some())
 }
 
 /// `on_the_way` are the files whose bases are being opened.
@@ -98,7 +111,7 @@ fn open(path: &Path, on_the_way: &mut Vec<PathBuf>) -> Result<Model, Error> {
     let mut found = HashSet::new();
     for hint in container.header()?.bases {
         if let Some(base) = beside(path, &hint.name).filter(|base| found.insert(base.clone())) {
-            models.push(open(&base, on_the_way)?);
+            models.push(open(&base, on_the_way).map_err(|error| in_file(error, &base))?);
         }
     }
     on_the_way.pop();

@@ -86,7 +86,8 @@ pub(crate) fn read_many<'env, P: Place + 'env>(
         }
         Ok(())
     };
-    let (fed, taken) = ahead.run(|| ordered::run(threads, feed, take_all));
+    let ran = ahead.run(|| ordered::run(threads, feed, take_all));
+    let (fed, taken) = ran.map_err(Error::starting)?;
     // What decoding found broken comes before what was opened later.
     taken.and(fed)
 }

@@ -1,6 +1,7 @@
 //! An open container: its tensors, each read alone.
 
 use super::frame_source::{Batch, Fetch, FrameSource};
+use super::needs::{Needed, each_base};
 use super::{Bases, Content, Entry, Header, Step, round_to, step};
 use crate::pipeline::ahead::{Ahead, FramePlace};
 use crate::{Error, ErrorKind, pipeline};
@@ -132,10 +133,8 @@ impl<S: ReadAt> Reader<S> {
         frames: &mut Vec<FramePlace<'a>>,
     ) -> Result<(), Error> {
         let entry = &self.entries()[entry_idx];
-        let mut list_base = |digest: Digest, name: &str| {
-            let (model, tensor_idx) = bases.find(digest, name, entry.raw_len())?;
-            model.list_frames(tensor_idx, frames)
-        };
+        let mut list_base =
+            |digest: Digest, name: &str| bases.find(digest, name, entry.raw_len())?.list_frames(frames);
         if let Some((digest, name)) = entry.base() {
             list_base(digest, name)?;
         }
@@ -154,6 +153,24 @@ impl<S: ReadAt> Reader<S> {
             frames.push(FramePlace { source: &self.source, range: stored.offset..stored.end() });
         }
         Ok(())
+    }
+
+    /// Makes sure that all base tensors are at hand that reading a tensor needs, without reading any of them.
+    ///
+    /// # Errors
+    /// `MissingBase` for one that is not.
+    ///
+    /// # Panics
+    /// When there is no such entry.
+    pub(crate) fn resolve(&self, entry_idx: usize, bases: &Bases) -> Result<(), Error> {
+        let entry = &self.entries()[entry_idx];
+        let mut resolved = Ok(());
+        each_base(self.entries(), entry, &mut |Needed { name, bytes: (digest, raw_len) }| {
+            if resolved.is_ok() {
+                resolved = bases.find(digest, name, raw_len).map(|_| ());
+            }
+        });
+        resolved.map_err(|error| error.in_tensor(entry.label()))
     }
 
     /// As [`Reader::open_tensor`], with the bytes of the entry's own frame from a source that holds them at the same
@@ -372,13 +389,16 @@ impl<'a> OpenTensor<'a> {
 
     /// Raw bytes that may be allocated at once: as many as the bytes at hand can honestly hold.
     fn read_limit(&self) -> u64 {
+        let frame_limit = |frame: &FrameSource<'_>| {
+            let layout = frame.layout();
+            let coded = layout.bytes_of(0..layout.n_blocks());
+            crate::options::honest_output_len(coded.end - coded.start)
+        };
         match &self.content {
             OpenContent::Plain { .. } => u64::MAX,
-            OpenContent::Frame(frame) | OpenContent::Delta { frame, .. } => {
-                let layout = frame.layout();
-                let coded = layout.bytes_of(0..layout.n_blocks());
-                crate::options::honest_output_len(coded.end - coded.start)
-            }
+            OpenContent::Frame(frame) => frame_limit(frame),
+            // Where hardly anything changed, its bytes are those of its base.
+            OpenContent::Delta { frame, base } => frame_limit(frame).max(base.read_limit()),
             OpenContent::Rounded { wide, .. } => wide.read_limit(),
             OpenContent::Stepped { weights, .. } => weights.read_limit(),
         }

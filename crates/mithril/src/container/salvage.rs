@@ -294,7 +294,7 @@ impl Salvage {
         let opened = FrameSource::open(source, stored, Fetch::WholeIfSmall)?;
         let mut head = vec![0; usize::try_from(glue.entry.raw_len()).map_err(|_| Error::invalid("glue"))?];
         opened.read_range(0..glue.entry.raw_len(), None, &mut head, 1)?;
-        let Ok(mut tensors) = safetensors::tensors(&head, original.len) else { return Ok(false) };
+        let Ok(mut tensors) = safetensors::tensors_to_pack(&head, original.len) else { return Ok(false) };
         tensors.retain(can_be_an_entry);
         let known: HashMap<&str, usize> =
             self.parts.iter().enumerate().map(|(idx, part)| (part.entry.name.as_str(), idx)).collect();

@@ -1,11 +1,13 @@
 //! Checks everything that a container says about itself, and keeps nothing.
 
+use super::needs::digest_of;
 use super::{Bases, EntryKind, Reader};
 use crate::Error;
 use crate::pack::Progress;
 use mithril_codec::Checksummer;
 use mithril_format::container::StoredFrame;
 use mithril_format::{Digester, FormatError, ReadAt};
+use std::collections::HashSet;
 
 /// How far checking goes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -27,14 +29,16 @@ pub struct Verification {
     pub n_without_base: usize,
     /// Raw bytes that were decoded.
     pub decoded_len: u64,
+    /// The base that was not found, if one is missing: what needs it is neither intact nor damaged as far as is known.
+    pub missing_base: Option<Error>,
     /// What is damaged, in order. Empty when the container is intact.
     pub problems: Vec<Error>,
 }
 
 impl Verification {
-    /// Whether nothing was found damaged.
+    /// Whether everything was looked at, and nothing found damaged.
     pub fn is_intact(&self) -> bool {
-        self.problems.is_empty()
+        self.problems.is_empty() && self.missing_base.is_none()
     }
 }
 
@@ -55,11 +59,18 @@ impl<S: ReadAt> Reader<S> {
         threads: usize,
         progress: Progress<'_>,
     ) -> Result<Verification, Error> {
-        let mut found =
-            Verification { n_decoded: 0, n_without_base: 0, decoded_len: 0, problems: Vec::new() };
+        let mut found = Verification {
+            n_decoded: 0,
+            n_without_base: 0,
+            decoded_len: 0,
+            missing_base: None,
+            problems: Vec::new(),
+        };
+        let mut missing = Vec::new();
         if let Err(error) = self.header() {
             found.take(error)?;
         }
+        let mut damaged = HashSet::new();
         for entry_idx in 0..self.entries().len() {
             let entry = &self.entries()[entry_idx];
             let checked = match self.directory().frame(entry_idx) {
@@ -67,12 +78,21 @@ impl<S: ReadAt> Reader<S> {
                 None => self.verify_link(entry_idx),
             };
             let needs_base = depth == Depth::Alone && self.needs_base(entry_idx);
-            let checked = checked.and_then(|()| match needs_base {
+            let is_known = self.same_as(entry_idx).is_some_and(|target_idx| !damaged.contains(&target_idx));
+            let checked = checked.and_then(|()| match needs_base || is_known {
                 true => Ok(()),
                 false => self.verify_content(entry_idx, bases, threads),
             });
             match checked {
-                Err(error) => found.take(error.in_tensor(&entry.name))?,
+                Err(error) if error.is_missing_base() => {
+                    damaged.insert(entry_idx);
+                    missing.push(error.in_tensor(&entry.name));
+                    found.n_without_base += 1;
+                }
+                Err(error) => {
+                    damaged.insert(entry_idx);
+                    found.take(error.in_tensor(&entry.name))?;
+                }
                 Ok(()) if needs_base => found.n_without_base += 1,
                 Ok(()) => {
                     found.n_decoded += usize::from(!entry.glue);
@@ -81,7 +101,27 @@ impl<S: ReadAt> Reader<S> {
             }
             progress(entry.raw_len());
         }
+        found.missing_base = self.missing_base(missing);
         Ok(found)
+    }
+
+    /// The earlier entry that has the bytes of this one, and the same digest if there is one: what is known of that one is
+    /// known of this one, however many there are.
+    fn same_as(&self, entry_idx: usize) -> Option<usize> {
+        let entry = &self.entries()[entry_idx];
+        let target_idx = entry.target().filter(|_| entry.kind() == EntryKind::Ref)?;
+        let target = &self.entries()[target_idx];
+        entry.digest.is_none_or(|digest| target.digest == Some(digest)).then_some(target_idx)
+    }
+
+    /// One error for all tensors whose base was not found, with the names that the header knows.
+    pub(crate) fn missing_base(&self, missing: Vec<Error>) -> Option<Error> {
+        let n_missing = missing.len();
+        let first = Box::new(missing.into_iter().next()?);
+        let models = self.header().map_or_else(|_| Vec::new(), |header| header.bases);
+        let n_tensors = self.entries().iter().filter(|entry| entry.base().is_some()).count();
+        let models = models.into_iter().map(|base| base.name).collect();
+        Some(Error::MissingModel { models, n_tensors: n_tensors.max(n_missing), n_missing, first })
     }
 
     /// Whether an entry cannot be decoded without a base.
@@ -134,7 +174,7 @@ impl<S: ReadAt> Reader<S> {
         threads: usize,
     ) -> Result<(), Error> {
         let tensor = self.open_tensor(entry_idx, bases)?;
-        let expected = self.entries()[entry_idx].digest;
+        let expected = digest_of(self.entries(), entry_idx);
         let mut digester = Digester::default();
         tensor.for_each_piece(threads, |piece| {
             if expected.is_some() {

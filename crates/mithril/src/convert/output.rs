@@ -2,11 +2,12 @@
 
 use super::repository::cannot;
 use crate::Error;
+use crate::temporary;
 use mithril_format::safetensors_layout::Layout;
 use std::collections::{BTreeSet, HashMap};
-use std::fs::{self, File};
+use std::fs::{self, File, Permissions};
 use std::ops::Range;
-use std::os::unix::fs::FileExt;
+use std::os::unix::fs::{FileExt, MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -20,6 +21,10 @@ pub struct OutputDirectory {
     temporary: PathBuf,
     /// Whether files of an existing directory may be replaced.
     replace: bool,
+    /// The mode of the directory once it is complete, as the umask leaves it.
+    mode: u32,
+    /// What others may do with its files at most.
+    widest: u32,
     /// Whether there is nothing left to do for it.
     is_settled: bool,
     /// Set by whoever gave up on it.
@@ -44,15 +49,37 @@ impl OutputDirectory {
         if is_used && !(replace && path.is_dir()) {
             return Err(Error::invalid(format!("`{}` exists already", path.display())));
         }
-        let temporary = path.with_file_name(format!(".{name}.{}.tmp", std::process::id()));
         let parent = path.parent().filter(|parent| !parent.as_os_str().is_empty());
         if let Some(parent) = parent {
             fs::create_dir_all(parent).map_err(|error| cannot("make", parent, error))?;
         }
         remove_abandoned(parent.unwrap_or(Path::new(".")), &name);
-        fs::create_dir(&temporary).map_err(|error| cannot("make", &temporary, error))?;
+        let temporary = temporary::name_for(&name).map(|name| path.with_file_name(name));
+        let temporary = temporary.map_err(|error| cannot("make", path, error))?;
+        let mode = make_private(&temporary).map_err(|error| cannot("make", &temporary, error))?;
         let lock = lock(&temporary);
-        Ok(Self { path: path.to_owned(), temporary, replace, is_settled: false, stop: Arc::default(), lock })
+        let stop = Arc::default();
+        let path = path.to_owned();
+        Ok(Self { path, temporary, replace, mode, widest: 0o777, is_settled: false, stop, lock })
+    }
+
+    /// What is written will be readable by those only who may read all of a file, or of all files in a directory.
+    ///
+    /// # Errors
+    /// When the input cannot be looked at.
+    pub fn no_wider_than(mut self, input: &Path) -> Result<Self, Error> {
+        let failed = |error| cannot("read", input, error);
+        let metadata = fs::metadata(input).map_err(failed)?;
+        self.widest &= metadata.mode();
+        if metadata.is_dir() {
+            for entry in fs::read_dir(input).map_err(failed)? {
+                let path = entry.map_err(failed)?.path();
+                if let Ok(file) = fs::metadata(&path).map(|file| file.is_file().then(|| file.mode())) {
+                    self.widest &= file.unwrap_or(0o777);
+                }
+            }
+        }
+        Ok(self)
     }
 
     /// Lets another thread end the work: once `stop` is set, the next step fails, and nothing is left behind.
@@ -87,6 +114,8 @@ impl OutputDirectory {
             path: self.path.join(name),
             temporary,
             replace: self.replace,
+            mode: self.mode,
+            widest: self.widest,
             is_settled: true,
             stop: self.stop.clone(),
             lock: None,
@@ -139,12 +168,23 @@ impl OutputDirectory {
         collect(&self.temporary, Path::new(""), &mut files)?;
         for relative in &files {
             let path = self.temporary.join(relative);
-            let synced = File::open(&path).and_then(|file| file.sync_all());
+            let synced = File::open(&path).and_then(|file| {
+                let mode = file.metadata()?.mode() & 0o777;
+                let narrow = mode & (self.widest | 0o700);
+                if narrow != mode {
+                    file.set_permissions(Permissions::from_mode(narrow))?;
+                }
+                file.sync_all()
+            });
             synced.map_err(|error| cannot("write", &path, error))?;
         }
         if self.path.is_dir() {
             self.move_into(&files)?;
         } else {
+            // Who may read the files may look for them.
+            let widest = self.widest | (self.widest & 0o444) >> 2 | 0o700;
+            fs::set_permissions(&self.temporary, Permissions::from_mode(self.mode & widest))
+                .map_err(|error| cannot("write", &self.temporary, error))?;
             fs::rename(&self.temporary, &self.path).map_err(|error| cannot("write", &self.path, error))?;
         }
         self.is_settled = true;
@@ -197,6 +237,14 @@ fn check_stopped(stop: &AtomicBool) -> Result<(), Error> {
     Ok(())
 }
 
+/// Makes a directory that only its owner can look into; returns the mode that the umask would leave it.
+fn make_private(path: &Path) -> std::io::Result<u32> {
+    fs::create_dir(path)?;
+    let mode = fs::metadata(path)?.mode() & 0o777;
+    fs::set_permissions(path, Permissions::from_mode(0o700))?;
+    Ok(mode)
+}
+
 /// Locks a directory that is being filled. Some file systems have no locks; their leftovers stay.
 fn lock(directory: &Path) -> Option<File> {
     let file = File::open(directory).ok()?;
@@ -208,10 +256,8 @@ fn remove_abandoned(parent: &Path, name: &str) {
     let Ok(siblings) = fs::read_dir(parent) else { return };
     for sibling in siblings.flatten() {
         let sibling_name = sibling.file_name();
-        let process = sibling_name.to_str().and_then(|sibling| {
-            sibling.strip_prefix('.')?.strip_prefix(name)?.strip_prefix('.')?.strip_suffix(".tmp")
-        });
-        if process.is_some_and(|process| process.parse::<u32>().is_ok())
+        if sibling_name.to_str().is_some_and(|sibling| temporary::is_name(sibling, Some(name)))
+            && sibling.file_type().is_ok_and(|kind| kind.is_dir())
             && let Some(lock) = lock(&sibling.path())
         {
             let _ = fs::remove_dir_all(sibling.path());
@@ -262,18 +308,43 @@ mod tests {
 
     #[test]
     fn leftovers_of_killed_writers_are_removed_and_live_ones_stay() {
-        let folder = std::env::temp_dir().join(format!("mithril-output-{}", std::process::id()));
-        fs::create_dir_all(folder.join(".model.4000000000.tmp/inner")).unwrap();
+        let name = || temporary::name_for("model").unwrap();
+        let folder = std::env::temp_dir().join(name());
+        fs::create_dir_all(folder.join(name()).join("inner")).unwrap();
         fs::create_dir_all(folder.join(".model.notes.tmp")).unwrap();
-        let live = folder.join(".model.4000000001.tmp");
+        let live = folder.join(name());
         fs::create_dir_all(&live).unwrap();
         let held = lock(&live).expect("a lock");
-        drop(OutputDirectory::create(&folder.join("model"), false).unwrap());
+        let made = OutputDirectory::create(&folder.join("model"), false).unwrap();
+        assert_eq!(fs::metadata(made.temporary()).unwrap().mode() & 0o777, 0o700);
+        drop(made);
         let names: BTreeSet<_> =
             fs::read_dir(&folder).unwrap().map(|entry| entry.unwrap().file_name()).collect();
-        let expected = [".model.4000000001.tmp", ".model.notes.tmp"].map(std::ffi::OsString::from);
+        let expected = [live.file_name().unwrap().to_owned(), ".model.notes.tmp".into()];
         assert_eq!(names, BTreeSet::from(expected));
         drop(held);
+        fs::remove_dir_all(&folder).unwrap();
+    }
+
+    #[test]
+    fn what_is_made_of_private_files_is_private() {
+        let folder = std::env::temp_dir().join(temporary::name_for("private").unwrap());
+        fs::create_dir(&folder).unwrap();
+        fs::write(folder.join("weights"), b"secret").unwrap();
+        for (input, mode, expected) in
+            [("weights", 0o600, 0o600), ("weights", 0o640, 0o640), (".", 0o600, 0o600)]
+        {
+            fs::set_permissions(folder.join("weights"), Permissions::from_mode(mode)).unwrap();
+            let path = folder.join(format!("made-{mode:o}-{}", input.len()));
+            let output = OutputDirectory::create(&path, false).unwrap();
+            let output = output.no_wider_than(&folder.join(input)).unwrap();
+            output.write("file", b"secret").unwrap();
+            output.commit().unwrap();
+            let of = |path: &Path| fs::metadata(path).unwrap().mode() & 0o777;
+            assert_eq!(of(&path.join("file")) & !expected, 0, "{input} {mode:o}");
+            assert_eq!(of(&path) & 0o007, 0, "{input} {mode:o}");
+            fs::remove_dir_all(&path).unwrap();
+        }
         fs::remove_dir_all(&folder).unwrap();
     }
 }

@@ -4,6 +4,7 @@ use super::PIECE_LEN;
 use crate::Error;
 use mithril_format::ReadAt;
 use mithril_format::safetensors::{self, TensorInfo};
+use mithril_format::source::Kind;
 use std::collections::HashMap;
 use std::fs::File;
 use std::path::{Path, PathBuf};
@@ -58,6 +59,17 @@ impl Repository {
 
     fn add(&mut self, path: PathBuf) -> Result<(), Error> {
         let file = File::open(&path).map_err(|error| cannot("read", &path, error))?;
+        match mithril_format::source::detect(&file) {
+            Some(kind) if kind != Kind::Safetensors => {
+                let what = format!(
+                    "`{}` is a {} file, and a safetensors file is wanted",
+                    path.display(),
+                    kind.name()
+                );
+                return Err(Error::invalid(what));
+            }
+            _ => {}
+        }
         for tensor in read_tensors(&file).map_err(|error| in_file(error, &path))? {
             let idx = self.tensors.len();
             if let Some(other) = self.by_name.insert(tensor.name.clone(), idx) {
@@ -179,6 +191,9 @@ pub fn components(path: &Path) -> Result<Vec<String>, Error> {
     for entry in std::fs::read_dir(path).map_err(|error| cannot("read", path, error))? {
         let entry = entry.map_err(|error| cannot("read", path, error))?;
         if entry.path().is_dir() && !list(&entry.path())?.0.is_empty() {
+            if entry.path().is_symlink() {
+                check_link(path, path, &entry.path())?;
+            }
             names.push(entry.file_name().to_string_lossy().into_owned());
         }
     }
@@ -226,13 +241,16 @@ pub(crate) fn list(directory: &Path) -> Result<(Vec<PathBuf>, Vec<PathBuf>), Err
             let name = entry.file_name().to_string_lossy().into_owned();
             let relative = relative.join(entry.file_name());
             let is_top = relative.components().count() == 1;
-            // Links of a download cache are files and directories like others.
+            // Links of a download cache are files like others.
             let is_directory = entry.path().is_dir();
             let is_unfinished = name.ends_with(".tmp") || name.ends_with(".safetensors");
             if name.starts_with('.') && (is_directory || is_unfinished) {
                 continue;
             }
             if is_directory {
+                if entry.path().is_symlink() {
+                    check_link(directory, &path, &entry.path())?;
+                }
                 open.push(relative);
             } else if is_top && name.ends_with(".safetensors") {
                 weights.push(entry.path());
@@ -246,15 +264,30 @@ pub(crate) fn list(directory: &Path) -> Result<(Vec<PathBuf>, Vec<PathBuf>), Err
     Ok((weights, others))
 }
 
+/// Refuses a link to a directory that lies outside, or that holds the link: what is outside was not asked for, and there is
+/// no end of what holds itself.
+fn check_link(root: &Path, parent: &Path, link: &Path) -> Result<(), Error> {
+    let canonical = |path: &Path| path.canonicalize().map_err(|error| cannot("read", path, error));
+    let target = canonical(link)?;
+    let reason = if canonical(parent)?.starts_with(&target) {
+        "is a link to a directory that holds it"
+    } else if !target.starts_with(canonical(root)?) {
+        "is a link to a directory outside"
+    } else {
+        return Ok(());
+    };
+    Err(Error::invalid(format!("`{}` {reason}", link.display())))
+}
+
 /// Reading or writing a file failed.
 pub(super) fn cannot(what: &str, path: &Path, error: std::io::Error) -> Error {
-    Error::io(format!("cannot {what} `{}`", path.display()), error)
+    Error::io_at(&format!("cannot {what}"), path, error)
 }
 
 /// Says which file an error is about.
 pub(super) fn in_file(error: Error, path: &Path) -> Error {
     match error {
-        Error::Io { what, source } => Error::Io { what: format!("{what} `{}`", path.display()), source },
+        Error::Io { what, path: None, source } => Error::io_at(&what, path, source),
         Error::Format(mithril_format::FormatError::Foreign { format, reason }) => {
             mithril_format::FormatError::Foreign { format, reason: format!("`{}`: {reason}", path.display()) }
                 .into()

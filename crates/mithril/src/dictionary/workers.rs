@@ -1,5 +1,6 @@
 //! Shares out independent pieces of work among threads; the results do not depend on how many there are.
 
+use crate::pipeline::threads;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Mutex, PoisonError};
 
@@ -25,9 +26,7 @@ pub(super) fn map_in_order<T: Sync, R: Send>(
         }
     };
     std::thread::scope(|scope| {
-        for _ in 1..threads {
-            scope.spawn(run);
-        }
+        threads::start_helpers(scope, threads - 1, || run);
         run();
     });
     let mut results = results.into_inner().unwrap_or_else(PoisonError::into_inner);

@@ -4,6 +4,7 @@ use super::moments::{Mover, sample_of};
 use super::raw::Raw;
 use super::tensor::FoundBase;
 use crate::container::{OpenTensor, Step};
+use crate::pipeline::RawBlocks;
 use crate::plan::TensorPlan;
 use crate::{Error, FrameOptions, pipeline, plan};
 use mithril_codec::block::least_len;
@@ -98,9 +99,10 @@ impl<'m, 'a> DeltaStream<'m, 'a> {
         self.base.mover.as_ref().map(Mover::step).transpose()
     }
 
-    /// Writes the frame, batch by batch.
-    pub(super) fn encode(&self, out: &mut impl Write) -> Result<(), Error> {
-        encode(&self.raw, Some(&self.base), &self.plan, &self.header, self.base.threads, out)
+    /// Writes the frame, batch by batch. The bytes that it holds go to the digester, if there is one.
+    pub(super) fn encode(&self, digester: Option<&mut Digester>, out: &mut impl Write) -> Result<(), Error> {
+        let how = (&self.plan, &self.header, self.base.threads);
+        encode(&self.raw, Some(&self.base), how, digester, out)
     }
 }
 
@@ -120,16 +122,15 @@ pub(super) fn is_at_most(
         }
     }
     let mut counted = Held::new(0);
-    encode(raw, None, plan, header, threads, &mut counted)?;
+    encode(raw, None, (plan, header, threads), None, &mut counted)?;
     Ok(counted.len() <= len)
 }
 
 fn encode(
     raw: &Raw<'_>,
     base: Option<&StreamedBase<'_, '_>>,
-    plan: &TensorPlan,
-    header: &FrameHeader,
-    threads: usize,
+    (plan, header, threads): (&TensorPlan, &FrameHeader, usize),
+    mut digester: Option<&mut Digester>,
     out: &mut impl Write,
 ) -> Result<(), Error> {
     let mut bytes = Vec::new();
@@ -139,18 +140,14 @@ fn encode(
     let mut trailer = Trailer::default();
     for batch in batches(raw.len(), (BATCH_LEN / block_len).max(1) * block_len) {
         let current = raw.read(batch.clone())?;
+        if let Some(digester) = &mut digester {
+            digester.update(&current);
+        }
         let before = base.map(|base| base.read(batch)).transpose()?;
         bytes.resize(pipeline::blocks_bound(current.len(), header.block_len as usize), 0);
         let first_block = trailer.coded_lens.len();
-        let (coded, len) = pipeline::encode_blocks(
-            plan,
-            header,
-            first_block,
-            &current,
-            before.as_deref(),
-            threads,
-            &mut bytes,
-        );
+        let blocks = RawBlocks { first_block, source: &current, base: before.as_deref(), changing: false };
+        let (coded, len) = pipeline::encode_blocks(plan, header, blocks, threads, &mut bytes);
         out.write_all(&bytes[..len]).map_err(Error::writing)?;
         trailer.coded_lens.extend(coded.coded_lens);
         trailer.raw_len += coded.raw_len;

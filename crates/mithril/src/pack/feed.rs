@@ -1,5 +1,6 @@
 //! Reads the tensors of a file, decides how each is stored, and feeds the coding to threads.
 
+use super::assumed::Assumed;
 use super::delta_stream::{self, DeltaStream, Held};
 use super::layout::Layout;
 use super::raw::Raw;
@@ -15,7 +16,7 @@ use crate::plan::{self, TensorPlan};
 use crate::{Dtype, Effort, Encoder, Error, FrameOptions, frame, pipeline};
 use mithril_codec::entropy::lz::SHORT_METADATA;
 use mithril_format::frame::FrameHeader;
-use mithril_format::{ReadAt, TensorInfo};
+use mithril_format::{Digest, Digester, ReadAt, TensorInfo};
 use std::io::{self, Write};
 use std::ops::Range;
 use std::sync::Arc;
@@ -42,16 +43,18 @@ pub(super) struct Feeder<'line, 'env> {
     pub(super) buffers: &'env Buffers,
     /// Tensors that are coded as a whole hold their share until they are written.
     pub(super) memory: &'env Budget,
+    /// What tensors are taken to hold that others are made from.
+    pub(super) assumed: &'env Assumed,
     pub(super) line: &'line Line<'env, Result<Message<'env>, Error>>,
 }
 
 impl<'env> Feeder<'_, 'env> {
-    /// Feeds glue and tensors, in order.
-    pub(super) fn feed_all(&self) -> Result<(), Error> {
+    /// Feeds glue and tensors, in order. Returns what has decided about them.
+    pub(super) fn feed_all(&self) -> Result<TensorChooser<'env>, Error> {
         if self.layout.glue_len > 0 {
             self.feed_glue()?;
         }
-        let mut chooser = TensorChooser::new(self.source, self.layout, self.options)?;
+        let mut chooser = TensorChooser::new(self.source, self.layout, self.options, self.assumed)?;
         let mut tensor_idx = 0;
         while tensor_idx < self.layout.tensors.len() {
             let n_small = self.n_small(tensor_idx);
@@ -64,7 +67,7 @@ impl<'env> Feeder<'_, 'env> {
                 tensor_idx += 1;
             }
         }
-        Ok(())
+        Ok(chooser)
     }
 
     fn push_done(&self, message: Message<'env>) -> Result<(), Error> {
@@ -123,7 +126,7 @@ impl<'env> Feeder<'_, 'env> {
                 .collect();
             let bounds = tensors.iter().filter_map(|(_, tensor)| tensor.as_ref());
             let bound = bounds.map(|(raw, options)| frame::compress_bound(raw.len(), options)).sum();
-            let mut out = buffers.take(bound);
+            let mut out = buffers.take(bound)?;
             let mut entries = Vec::with_capacity(tensors.len());
             let mut at = 0;
             for (entry, tensor) in tensors {
@@ -149,13 +152,15 @@ impl<'env> Feeder<'_, 'env> {
         let by_blocks = self.options.effort == Effort::Fast && self.options.bases.is_empty();
         if by_blocks || len > self.options.in_memory_len {
             let raw = Raw::new(self.source, tensor.bytes.clone(), None);
-            return match chooser.choose(tensor_idx, &raw)? {
-                Choice::Link(entry) => self.push_done(Message::Link(entry)),
+            let digest = match chooser.choose(tensor_idx, &raw)? {
+                Choice::Link(entry) => return self.push_done(Message::Link(entry)),
                 Choice::Frame(entry, None) => {
-                    self.push_blocks(entry, &raw, tensor, self.plan_blocks(&raw, tensor)?)
+                    self.push_blocks(entry, &raw, tensor, self.plan_blocks(&raw, tensor)?)?
                 }
-                Choice::Frame(entry, Some(base)) => self.push_delta_stream(entry, &base, &raw, tensor),
+                Choice::Frame(entry, Some(base)) => self.push_delta_stream(entry, &base, &raw, tensor)?,
             };
+            chooser.wrote(tensor_idx, digest);
+            return Ok(());
         }
         let share = self.memory.take(len);
         let window = Arc::new(Window::read(self.source, tensor.bytes.clone(), self.buffers)?);
@@ -216,14 +221,26 @@ impl<'env> Feeder<'_, 'env> {
         Ok((plan, header))
     }
 
-    /// Feeds a tensor batch by batch.
+    /// Digests what is coded of a tensor, if that is wanted.
+    fn digester(&self) -> Option<Digester> {
+        self.options.keeps_digests().then(Digester::default)
+    }
+
+    /// Ends a frame that came in pieces; returns the digest of what it holds.
+    fn push_end(&self, end: FrameEnd, digester: Option<Digester>) -> Result<Option<Digest>, Error> {
+        let digest = digester.map(|digester| digester.finish());
+        self.push_done(Message::End(end, digest.filter(|_| self.options.digests)))?;
+        Ok(digest)
+    }
+
+    /// Feeds a tensor batch by batch; returns the digest of what was read.
     fn push_blocks(
         &self,
         entry: Entry,
         raw: &Raw<'_>,
         tensor: &TensorInfo,
         (plan, header): (TensorPlan, FrameHeader),
-    ) -> Result<(), Error> {
+    ) -> Result<Option<Digest>, Error> {
         let mut head = Vec::new();
         header.write(&mut head);
         self.push_done(Message::Start(entry))?;
@@ -231,37 +248,41 @@ impl<'env> Feeder<'_, 'env> {
         let block_len = u64::from(header.block_len);
         let batch_blocks = (BATCH_LEN / block_len).max(1);
         let how = Arc::new((plan, header));
-        let buffers = self.buffers;
+        let (buffers, mut digester) = (self.buffers, self.digester());
         let mut at = 0;
         while at < raw.len() {
             let end = raw.len().min(at + batch_blocks * block_len);
             let range = tensor.bytes.start + at..tensor.bytes.start + end;
             let window = Window::read(self.source, range.clone(), buffers)?;
+            if let Some(digester) = &mut digester {
+                digester.update(window.bytes(range.clone()));
+            }
             let first_block = usize::try_from(at / block_len).expect("blocks whose lengths lie in memory");
             let how = Arc::clone(&how);
             let job = move || {
                 let (plan, header) = &*how;
                 let raw = window.bytes(range);
-                let mut out = buffers.take(pipeline::blocks_bound(raw.len(), header.block_len as usize));
-                let (trailer, len) =
-                    pipeline::encode_blocks(plan, header, first_block, raw, None, 1, &mut out);
+                let mut out = buffers.take(pipeline::blocks_bound(raw.len(), header.block_len as usize))?;
+                let blocks = pipeline::RawBlocks { first_block, source: raw, base: None, changing: false };
+                let (trailer, len) = pipeline::encode_blocks(plan, header, blocks, 1, &mut out);
                 out.truncate(len);
                 Ok(Message::Blocks(out, trailer))
             };
             self.line.push(job).map_err(closed)?;
             at = end;
         }
-        self.push_done(Message::End(FrameEnd::NeedsTrailer))
+        self.push_end(FrameEnd::NeedsTrailer, digester)
     }
 
-    /// Feeds a tensor against its base when neither fits memory, or without it where that is smaller, or must be.
+    /// Feeds a tensor against its base when neither fits memory, or without it where that is smaller, or must be; returns
+    /// the digest of what was read.
     fn push_delta_stream(
         &self,
         mut entry: Entry,
         base: &FoundBase<'env>,
         raw: &Raw<'_>,
         tensor: &TensorInfo,
-    ) -> Result<(), Error> {
+    ) -> Result<Option<Digest>, Error> {
         let options = self.options.frame_options(tensor.dtype, &tensor.shape);
         let full = entry.clone();
         let delta = DeltaStream::new(raw, base, &options)?;
@@ -269,8 +290,8 @@ impl<'env> Feeder<'_, 'env> {
         // Nothing that is written can be taken back, so that all of it is coded before. What does not fit memory is coded
         // twice.
         let _share = self.memory.take(self.options.in_memory_len);
-        let mut held = Held::new(self.options.in_memory_len);
-        delta.encode(&mut held)?;
+        let (mut held, mut digester) = (Held::new(self.options.in_memory_len), self.digester());
+        delta.encode(digester.as_mut(), &mut held)?;
         let alone = self.plan_blocks(raw, tensor)?;
         let is_larger = delta_stream::is_at_most(held.len(), raw, &alone.0, &alone.1, options.threads)?;
         if is_larger || !self.fits_budget(&entry, held.len())? {
@@ -282,9 +303,12 @@ impl<'env> Feeder<'_, 'env> {
                 let pieces = bytes.chunks(usize::try_from(BATCH_LEN).expect("half a megabyte"));
                 pieces.into_iter().try_for_each(|piece| self.push_done(Message::Piece(piece.to_vec())))?;
             }
-            None => delta.encode(&mut Pieces(self))?,
+            None => {
+                digester = self.digester();
+                delta.encode(digester.as_mut(), &mut Pieces(self))?;
+            }
         }
-        self.push_done(Message::End(FrameEnd::Complete))
+        self.push_end(FrameEnd::Complete, digester)
     }
 
     /// Whether an entry may be stored by a delta of so many bytes: known when all before it are written.
@@ -315,7 +339,7 @@ impl<'env> Feeder<'_, 'env> {
             piece.all_pieces(|_, bytes| encoder.write_all(bytes).map(|()| true).map_err(Error::writing))?;
         }
         encoder.finish()?;
-        self.push_done(Message::End(FrameEnd::Complete))
+        self.push_done(Message::End(FrameEnd::Complete, None))
     }
 }
 
@@ -337,6 +361,7 @@ fn plan_by_sample(raw: &Raw<'_>, options: &FrameOptions) -> Result<TensorPlan, E
     let mut plan = plan::tensor_from_sample(&sample, len, options);
     let max_block_len = MAX_BLOCK_LEN / unit * unit;
     plan.block_len = plan.block_len.min(u32::try_from(max_block_len).unwrap_or(u32::MAX));
+    plan.shorten_if_constant(options.dtype, &sample, usize::try_from(piece_len).expect("a few KiB"));
     Ok(plan)
 }
 

@@ -2,12 +2,14 @@
 
 use super::{PackOptions, PackSummary, Progress, UnpackSummary, pack, unpack};
 use crate::container::{Bases, Reader};
-use crate::{AtomicFile, Error};
+use crate::{AtomicFile, Attributes, Error, room};
+use mithril_format::ReadAt;
 use std::fs::{File, Metadata};
-use std::io;
+use std::io::{self, Read};
 use std::path::Path;
 
-/// Packs a model file to a container. A file that is there is replaced only if `replace`.
+/// Packs a model file to a container. A file that is there is replaced only if `replace`. Mode and time are those of the
+/// model file.
 ///
 /// # Errors
 /// As [`pack`]; when the output exists already; when the input changed while it was read.
@@ -24,7 +26,7 @@ pub fn pack_file(
         let what = "no model file of a known kind (safetensors, npy, npz, pt, gguf, onnx)";
         return Err(Error::invalid(format!("`{}`: {what}", input.display())));
     }
-    let target = create(output, replace)?;
+    let target = create(output, replace, source.attributes())?;
     let mut options = options.clone();
     if options.name.is_empty() {
         options.name = input.file_name().map_or_else(String::new, |name| name.display().to_string());
@@ -36,7 +38,8 @@ pub fn pack_file(
     Ok(summary)
 }
 
-/// Unpacks a container to a file. A file that is there is replaced only if `replace`.
+/// Unpacks a container to a file. A file that is there is replaced only if `replace`. Mode and time are those of the
+/// container.
 ///
 /// # Errors
 /// As [`unpack`]; when the output exists already.
@@ -51,8 +54,9 @@ pub fn unpack_file(
     let source = Source::open(input)?;
     let reader = Reader::open(&source.file).map_err(|error| error.about(input, output))?;
     // Header, index and bases are checked before the output is made.
-    super::unpack::check(&reader, bases).map_err(|error| error.about(input, output))?;
-    let target = create(output, replace)?;
+    let original = super::unpack::check(&reader, bases).map_err(|error| error.about(input, output))?;
+    room::check(output, original.len).map_err(|error| Error::cannot_write(output, error))?;
+    let target = create(output, replace, source.attributes())?;
     let (target, summary) =
         unpack(&reader, target, bases, threads, progress).map_err(|error| error.about(input, output))?;
     source.check_unchanged(input)?;
@@ -73,13 +77,16 @@ impl Source {
     /// # Errors
     /// When it cannot be read or is a directory.
     pub fn open(path: &Path) -> Result<Self, Error> {
-        let failed = |error| Error::cannot_read(path, error);
-        let file = File::open(path).map_err(failed)?;
-        let before = file.metadata().map_err(failed)?;
-        if before.is_dir() {
-            return Err(failed(io::ErrorKind::IsADirectory.into()));
-        }
-        Ok(Self { file, before })
+        File::open(path).and_then(Self::of).map_err(|error| Error::cannot_read(path, error))
+    }
+
+    /// A file that is open already.
+    ///
+    /// # Errors
+    /// When it cannot be read or is a directory.
+    pub fn of(file: File) -> io::Result<Self> {
+        let before = file.metadata()?;
+        if before.is_dir() { Err(io::ErrorKind::IsADirectory.into()) } else { Ok(Self { file, before }) }
     }
 
     /// The file.
@@ -87,22 +94,65 @@ impl Source {
         &self.file
     }
 
-    pub(super) fn len(&self) -> u64 {
+    /// Its length when it was opened.
+    #[expect(clippy::len_without_is_empty, reason = "an empty file is nothing special")]
+    pub fn len(&self) -> u64 {
         self.before.len()
+    }
+
+    /// What it was like when it was opened.
+    pub fn metadata(&self) -> &Metadata {
+        &self.before
+    }
+
+    /// Mode and time for a file that is made of it.
+    pub fn attributes(&self) -> Attributes {
+        Attributes::same_as(&self.before)
+    }
+
+    /// All its bytes from the first on, wherever others have read to. A file that has become shorter is an error.
+    pub fn reader(&self) -> impl Read {
+        SourceReader { source: self, at: 0 }
     }
 
     /// A file that changed while it was read may have been read as a mixture of old and new.
     ///
     /// # Errors
-    /// When it has another length or time than at its opening.
+    /// When it is not as it was at its opening; see [`check_unchanged`](crate::check_unchanged).
     pub fn check_unchanged(&self, path: &Path) -> Result<(), Error> {
-        let failed = |error| Error::cannot_read(path, error);
-        let now = self.file.metadata().map_err(failed)?;
-        let changed = now.len() != self.before.len() || now.modified().ok() != self.before.modified().ok();
-        if changed { Err(failed(io::Error::other("it changed while it was read"))) } else { Ok(()) }
+        ReadAt::check_unchanged(self).map_err(|error| Error::cannot_read(path, error))
     }
 }
 
-pub(super) fn create(path: &Path, replace: bool) -> Result<AtomicFile, Error> {
-    AtomicFile::create(path, replace).map_err(|error| Error::cannot_write(path, error))
+impl ReadAt for Source {
+    fn size(&self) -> io::Result<u64> {
+        self.file.size()
+    }
+
+    fn read_exact_at(&self, offset: u64, out: &mut [u8]) -> io::Result<()> {
+        self.file.read_exact_at(offset, out)
+    }
+
+    fn check_unchanged(&self) -> io::Result<()> {
+        crate::check_unchanged(&self.before, &self.file)
+    }
+}
+
+struct SourceReader<'a> {
+    source: &'a Source,
+    at: u64,
+}
+
+impl Read for SourceReader<'_> {
+    fn read(&mut self, out: &mut [u8]) -> io::Result<usize> {
+        let left = self.source.len() - self.at;
+        let len = out.len().min(usize::try_from(left).unwrap_or(usize::MAX));
+        ReadAt::read_exact_at(&self.source.file, self.at, &mut out[..len])?;
+        self.at += len as u64;
+        Ok(len)
+    }
+}
+
+pub(super) fn create(path: &Path, replace: bool, attributes: Attributes) -> Result<AtomicFile, Error> {
+    AtomicFile::create_with(path, replace, attributes).map_err(|error| Error::cannot_write(path, error))
 }

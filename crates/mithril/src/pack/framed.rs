@@ -5,11 +5,11 @@ use super::layout::Layout;
 use super::raw::Raw;
 use super::{PackOptions, PackSummary, PackedTensor, Progress, UnpackSummary};
 use crate::container::{EntryKind, Model};
-use crate::{Encoder, Error};
+use crate::{Encoder, Error, room};
 use mithril_format::source::Kind;
 use mithril_format::{ReadAt, TensorInfo, framed_safetensors};
 use std::fs::File;
-use std::io::{self, Write};
+use std::io::{self, Seek, Write};
 use std::path::Path;
 
 /// Packs a safetensors file to another whose tensors are frames. A file that is there is replaced only if `replace`.
@@ -43,10 +43,9 @@ pub fn pack_framed(
     }
 
     // The header comes first and says how long everything is, so the frames wait in a file of their own.
-    let mut target = create(output, replace)?;
-    let mut frames_name = output.file_name().unwrap_or_default().to_owned();
-    frames_name.push(".frames");
-    let mut frames = create(&output.with_file_name(frames_name), true)?;
+    let mut target = create(output, replace, source.attributes())?;
+    let beside = output.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    let mut frames = crate::anonymous_file(beside).map_err(|error| Error::cannot_write(output, error))?;
     let mut stored = Vec::with_capacity(layout.tensors.len());
     for tensor in &layout.tensors {
         let written = write_tensor(&source.file, tensor, options, &mut frames);
@@ -55,7 +54,7 @@ pub fn pack_framed(
         progress(tensor.bytes.end - tensor.bytes.start);
     }
     let head = framed_safetensors::head(&head, &stored)?;
-    let mut joined = File::open(frames.temporary()).and_then(|mut frames| {
+    let mut joined = frames.rewind().and_then(|()| {
         target.write_all(&head)?;
         io::copy(&mut frames, &mut target)
     });
@@ -127,6 +126,20 @@ pub fn is_framed(source: &dyn ReadAt) -> bool {
     matches!(framed_safetensors::read(source), Ok(Some(_)))
 }
 
+/// How long the original of a safetensors file with frames is, as the file says.
+///
+/// # Errors
+/// When the input holds no frames or damaged ones, or cannot be read.
+pub fn framed_len(input: &Path) -> Result<u64, Error> {
+    let source = Source::open(input)?;
+    let framed =
+        framed_safetensors::read(source.file()).map_err(|error| Error::from(error).about(input, input))?;
+    let framed = framed.ok_or_else(|| Error::invalid(format!("`{}` holds no frames", input.display())))?;
+    let model = Model::open_path(input)?;
+    let lens = model.tensors().iter().map(|tensor| tensor.raw_len);
+    Ok(lens.fold(framed.head.len() as u64, u64::saturating_add))
+}
+
 /// Restores the original of a safetensors file with frames. A file that is there is replaced only if `replace`.
 ///
 /// # Errors
@@ -143,9 +156,10 @@ pub fn unpack_framed(
         framed_safetensors::read(&source.file).map_err(|error| Error::from(error).about(input, output))?;
     let framed = framed.ok_or_else(|| Error::invalid(format!("`{}` holds no frames", input.display())))?;
     let model = Model::open_path(input)?;
-    let mut target = create(output, replace)?;
+    let raw_len = framed_len(input)?;
+    room::check(output, raw_len).map_err(|error| Error::cannot_write(output, error))?;
+    let mut target = create(output, replace, source.attributes())?;
     target.write_all(&framed.head).map_err(|error| Error::cannot_write(output, error))?;
-    let mut raw_len = framed.head.len() as u64;
     for tensor_idx in 0..model.tensors().len() {
         let name = &model.tensors()[tensor_idx].name;
         model
@@ -157,7 +171,6 @@ pub fn unpack_framed(
                 })
             })
             .map_err(|error| error.about(input, output).in_tensor(name))?;
-        raw_len += model.tensors()[tensor_idx].raw_len;
     }
     source.check_unchanged(input)?;
     target.commit().map_err(|error| Error::cannot_write(output, error))?;

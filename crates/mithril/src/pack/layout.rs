@@ -1,7 +1,7 @@
 //! A source file as tensors and the glue around them.
 
 use crate::Error;
-use crate::container::is_safe_name;
+use crate::container::is_tensor_name;
 use mithril_format::source::{self, Kind};
 use mithril_format::{ReadAt, TensorInfo, limits};
 use std::ops::Range;
@@ -22,7 +22,7 @@ pub(super) struct Layout {
 /// Whether a tensor of a file becomes an entry of its container. Others stay in the glue, and can only be restored with
 /// the whole file.
 pub(crate) fn can_be_an_entry(tensor: &TensorInfo) -> bool {
-    is_safe_name(&tensor.name) && tensor.shape.len() <= limits::MAX_RANK
+    is_tensor_name(&tensor.name) && tensor.shape.len() <= limits::MAX_RANK
 }
 
 impl Layout {
@@ -32,7 +32,7 @@ impl Layout {
         let kind = source::try_detect(source)?.ok_or_else(|| {
             Error::invalid("no model file of a known kind (safetensors, npy, npz, pt, gguf, onnx)")
         })?;
-        let mut tensors = source::tensors(kind, source)?;
+        let mut tensors = source::tensors_to_pack(kind, source)?;
         tensors.retain(can_be_an_entry);
         Ok(Self::around(kind, tensors, file_len))
     }

@@ -6,6 +6,7 @@
 //!
 //! Both read, code and write at the same time, with memory that does not grow with the file.
 
+mod assumed;
 mod bases;
 mod budget;
 mod delta_stream;
@@ -28,7 +29,7 @@ mod write;
 pub(crate) use budget::{DeltaBudget, Expected};
 pub(crate) use expect::{ExpectedSize, expected_sizes};
 pub use file::{Source, pack_file, unpack_file};
-pub use framed::{is_framed, pack_framed, unpack_framed};
+pub use framed::{framed_len, is_framed, pack_framed, unpack_framed};
 pub(crate) use layout::can_be_an_entry;
 pub use options::{PackOptions, PackSummary, PackedTensor};
 pub use unpack::{UnpackSummary, check, unpack};

@@ -4,6 +4,7 @@
 //! that the names of the weights do not tell. There every pair of moments of the same shape is a candidate, those nearest in
 //! order first, and the pair is taken by which a step explains the way of a sample. A wrong pair costs size, nothing else.
 
+use super::assumed::Assumed;
 use super::bases::{BaseFinder, BaseTensor};
 use super::layout::Layout;
 use super::moments::{Moments, slices};
@@ -46,6 +47,8 @@ pub(super) struct MomentFinder<'a> {
     /// Pairs that no tensor has the name of, by their shape.
     unnamed: HashMap<&'a [u64], Candidates>,
     n_samples: usize,
+    /// Told what the moments were that are used, where digests are kept.
+    assumed: Option<&'a Assumed>,
 }
 
 /// Numbers of a first and of a second moment.
@@ -67,14 +70,14 @@ struct Candidates {
 
 impl<'a> MomentFinder<'a> {
     /// Looks at the names of a file.
-    pub(super) fn new(source: &'a dyn ReadAt, layout: &'a Layout) -> Self {
+    pub(super) fn new(source: &'a dyn ReadAt, layout: &'a Layout, assumed: Option<&'a Assumed>) -> Self {
         let pairs = pairs(layout);
         let moments: HashSet<usize> = pairs.iter().flat_map(|(pair, _)| *pair).collect();
         let is_weight = |idx: usize| layout.tensors[idx].dtype == Dtype::F32 && !moments.contains(&idx);
         let weights: Vec<usize> = (0..layout.tensors.len()).filter(|&idx| is_weight(idx)).collect();
         let by_name = by_name(layout, &pairs, &weights);
         let unnamed = unnamed(layout, &pairs, &weights, &by_name);
-        Self { source, layout, moments, by_name, unnamed, n_samples: 0 }
+        Self { source, layout, moments, by_name, unnamed, n_samples: 0, assumed }
     }
 
     /// The moments of a tensor behind and before the step from its base. Must be asked in the order of the tensors, so that
@@ -94,7 +97,7 @@ impl<'a> MomentFinder<'a> {
             Some(&pair) => Some(pair),
             None => self.explaining(tensor_idx, raw, base, bases)?,
         };
-        Ok(pair.and_then(|pair| Moments::of(pair, self.source, self.layout, bases)))
+        Ok(pair.and_then(|pair| Moments::of(pair, self.source, self.layout, bases, self.assumed)))
     }
 
     /// The pair of moments by which a step explains most of the way from the base to a tensor.
@@ -128,7 +131,8 @@ impl<'a> MomentFinder<'a> {
                 candidates.tries_left -= 1;
             }
             if candidates.samples[at].is_none() {
-                let moments = Moments::of(candidates.pairs[at], self.source, self.layout, bases);
+                let pair = candidates.pairs[at];
+                let moments = Moments::of(pair, self.source, self.layout, bases, self.assumed);
                 let Some(moments) = moments.filter(|_| self.n_samples < MAX_SAMPLES) else { continue };
                 candidates.samples[at] = Some(read_places(&moments, &places)?);
                 self.n_samples += 1;

@@ -1,5 +1,6 @@
 //! The moments of a tensor of weights, and the step that they tell: where its base went.
 
+use super::assumed::Assumed;
 use super::bases::{BaseFinder, BaseTensor};
 use super::layout::Layout;
 use super::raw::Raw;
@@ -7,7 +8,8 @@ use crate::Error;
 use crate::container::{OpenTensor, Step, step};
 use mithril_codec::Dtype;
 use mithril_codec::delta::sampled_bits;
-use mithril_format::ReadAt;
+use mithril_format::{Digester, ReadAt};
+use std::cell::RefCell;
 use std::ops::Range;
 
 /// Bytes that a step is fitted on, and tried on.
@@ -19,9 +21,12 @@ const PIECE_LEN: u64 = 1 << 20;
 /// The moments of a tensor behind a step, and those before it.
 pub(super) struct Moments<'a> {
     source: &'a dyn ReadAt,
+    tensors: [usize; 2],
     places: [Range<u64>; 2],
     entries: [usize; 2],
     before: [BaseTensor<'a>; 2],
+    /// Told what the moments were that a base was moved by, where digests are kept.
+    assumed: Option<&'a Assumed>,
 }
 
 impl<'a> Moments<'a> {
@@ -31,13 +36,16 @@ impl<'a> Moments<'a> {
         source: &'a dyn ReadAt,
         layout: &Layout,
         bases: &BaseFinder<'a>,
+        assumed: Option<&'a Assumed>,
     ) -> Option<Self> {
         let infos = tensors.map(|idx| &layout.tensors[idx]);
         Some(Self {
             source,
+            tensors,
             places: infos.map(|info| info.bytes.clone()),
             entries: tensors.map(|idx| layout.entry_idx(idx)),
             before: [bases.find_named(infos[0])?, bases.find_named(infos[1])?],
+            assumed,
         })
     }
 
@@ -87,7 +95,7 @@ impl<'m, 'a> OpenMoments<'m, 'a> {
         let Some(layout) = Dtype::F32.layout() else { return Ok(None) };
         let bits = |base: &[u8]| sampled_bits(layout, tried, base, len / 4).into_iter().min();
         let helps = bits(&moved) < bits(tried_base).map(|bits| bits - bits / 32);
-        Ok(helps.then_some(Mover { open: self, factors }))
+        Ok(helps.then(|| Mover { open: self, factors, seen: RefCell::default() }))
     }
 
     /// A range of all moments: before the step, then behind it.
@@ -108,6 +116,14 @@ impl<'m, 'a> OpenMoments<'m, 'a> {
 pub(super) struct Mover<'m, 'a> {
     open: OpenMoments<'m, 'a>,
     factors: [u32; 3],
+    seen: RefCell<Seen>,
+}
+
+/// The moments behind a step, as far as they were read in order.
+#[derive(Default)]
+struct Seen {
+    end: u64,
+    digesters: [Digester; 2],
 }
 
 impl Mover<'_, '_> {
@@ -116,10 +132,32 @@ impl Mover<'_, '_> {
         let mut at = start;
         for piece in base.chunks_mut(small(PIECE_LEN)) {
             let end = at + piece.len() as u64;
-            step::apply(piece, slices(&self.open.read(at..end)?), self.factors);
+            let moments = self.open.read(at..end)?;
+            self.note(at, &moments);
+            step::apply(piece, slices(&moments), self.factors);
             at = end;
         }
         Ok(())
+    }
+
+    /// Notes what the moments were; when all of them were read in order, what is written of them must be that.
+    fn note(&self, start: u64, moments: &[Vec<u8>; 4]) {
+        let Moments { assumed: Some(assumed), tensors, places, .. } = self.open.moments else { return };
+        let mut seen = self.seen.borrow_mut();
+        if start == 0 {
+            *seen = Seen::default();
+        }
+        if start != seen.end {
+            return;
+        }
+        seen.end += moments[2].len() as u64;
+        for (digester, bytes) in seen.digesters.iter_mut().zip(&moments[2..]) {
+            digester.update(bytes);
+        }
+        if seen.end == places[0].end - places[0].start {
+            let digesters = std::mem::take(&mut seen.digesters);
+            tensors.iter().zip(digesters).for_each(|(&idx, digester)| assumed.add(idx, digester.finish()));
+        }
     }
 
     /// What the entry of the tensor says of the step.

@@ -24,6 +24,9 @@ pub struct PackOptions {
     pub alignment_log2: u8,
     /// Whether the index carries a digest of every tensor, so that it can serve as a base without being decoded.
     pub digests: bool,
+    /// Whether others may change the source while it is packed, as memory that Python lends: every byte is then copied
+    /// before it is looked at, and what is written is what was copied.
+    pub changing: bool,
     /// Models that tensors may be stored against.
     pub bases: Bases,
     /// Whether the deltas of F32 weights start where the moments of their optimiser, which the file and the base hold
@@ -52,6 +55,7 @@ impl Default for PackOptions {
             threads: 0,
             alignment_log2: 6,
             digests: false,
+            changing: false,
             bases: Bases::none(),
             from_moments: false,
             delta_budget: DeltaBudget::default(),
@@ -98,6 +102,18 @@ impl PackOptions {
     pub fn with_digests(mut self, digests: bool) -> Self {
         self.digests = digests;
         self
+    }
+
+    /// Sets whether others may change the source while it is packed.
+    #[must_use]
+    pub fn with_changing(mut self, changing: bool) -> Self {
+        self.changing = changing;
+        self
+    }
+
+    /// Whether the digest of every tensor is computed.
+    pub(super) fn keeps_digests(&self) -> bool {
+        self.digests || self.changing
     }
 
     /// How a tensor of this type and shape is compressed.

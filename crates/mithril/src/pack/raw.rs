@@ -2,6 +2,7 @@
 
 use crate::Error;
 use mithril_format::{Digest, Digester, ReadAt};
+use std::cell::OnceCell;
 use std::ops::Range;
 
 /// Bytes read at a time.
@@ -13,12 +14,13 @@ pub(super) struct Raw<'a> {
     source: &'a dyn ReadAt,
     range: Range<u64>,
     memory: Option<&'a [u8]>,
+    digest: OnceCell<Digest>,
 }
 
 impl<'a> Raw<'a> {
     /// Bytes at a range of a source; `memory` is those bytes when they were read already.
     pub(super) fn new(source: &'a dyn ReadAt, range: Range<u64>, memory: Option<&'a [u8]>) -> Self {
-        Self { source, range, memory }
+        Self { source, range, memory, digest: OnceCell::new() }
     }
 
     pub(super) fn len(&self) -> u64 {
@@ -61,12 +63,21 @@ impl<'a> Raw<'a> {
         Ok(true)
     }
 
+    /// Whether all reads give the same bytes, whatever becomes of the source.
+    pub(super) fn is_in_memory(&self) -> bool {
+        self.memory.is_some()
+    }
+
+    /// The digest of the bytes, as they are when it is first asked for.
     pub(super) fn digest(&self) -> Result<Digest, Error> {
+        if let Some(&digest) = self.digest.get() {
+            return Ok(digest);
+        }
         let mut digester = Digester::default();
         self.all_pieces(|_, piece| {
             digester.update(piece);
             Ok(true)
         })?;
-        Ok(digester.finish())
+        Ok(*self.digest.get_or_init(|| digester.finish()))
     }
 }

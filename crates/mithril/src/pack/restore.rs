@@ -138,7 +138,7 @@ impl<'env, S: ReadAt> Feeder<'_, 'env, S> {
         let window = Window::read(reader.source(), range, buffers)?;
         let job = move || {
             let raw_len: u64 = reader.entries()[entries.clone()].iter().map(Entry::raw_len).sum();
-            let mut out = buffers.take(small(raw_len));
+            let mut out = buffers.take(small(raw_len))?;
             let mut rest = &mut out[..];
             for (entry_idx, stored) in entries.zip(frames) {
                 let entry = &reader.entries()[entry_idx];
@@ -168,7 +168,7 @@ impl<'env, S: ReadAt> Feeder<'_, 'env, S> {
             first_block = batch.blocks.end;
             let tensor = Arc::clone(&tensor);
             let job = move || {
-                let mut out = buffers.take(small(batch.raw.end - batch.raw.start));
+                let mut out = buffers.take(small(batch.raw.end - batch.raw.start))?;
                 let coded = window.bytes(batch.coded.clone());
                 let decoded = tensor.decode_batch(&batch, coded, &mut out);
                 decoded.map_err(|error| error.in_tensor(name))?;
@@ -210,7 +210,7 @@ impl<'env, S: ReadAt> Feeder<'_, 'env, S> {
             let end = range.end.min((at / step + 1) * step);
             let tensor = Arc::clone(tensor);
             let job = move || {
-                let mut out = buffers.take(small(end - at));
+                let mut out = buffers.take(small(end - at))?;
                 tensor.read_range(at..end, &mut out, 1).map_err(|error| error.in_tensor(name))?;
                 Ok(piece(out))
             };

@@ -1,17 +1,18 @@
 //! Decides how a tensor is stored.
 
 use super::PackOptions;
+use super::assumed::Assumed;
 use super::bases::{BaseFinder, BaseTensor};
 use super::layout::Layout;
 use super::moment_finder::MomentFinder;
 use super::moments::Moments;
 use super::raw::Raw;
-use super::twins::Twins;
+use super::twins::{Rounded, Twins};
 use crate::container::{Content, Entry, Rounding, Step};
 use crate::pipeline::buffers::{Buffer, Buffers};
 use crate::{Base, Error, FrameOptions, compress_delta_into, frame};
-use mithril_format::ReadAt;
 use mithril_format::frame::FrameHeader;
+use mithril_format::{Digest, ReadAt};
 
 /// Decides about the tensors of a file, one after the other.
 pub(super) struct TensorChooser<'a> {
@@ -41,35 +42,58 @@ impl<'a> TensorChooser<'a> {
         source: &'a dyn ReadAt,
         layout: &'a Layout,
         options: &'a PackOptions,
+        assumed: &'a Assumed,
     ) -> Result<Self, Error> {
-        let twins = Twins::new(source, layout)?;
+        let twins = Twins::new(source, layout, options.keeps_digests(), assumed)?;
         let bases = BaseFinder::new(&options.bases, layout);
-        let moments = options.from_moments.then(|| MomentFinder::new(source, layout));
+        let assumed = options.keeps_digests().then_some(assumed);
+        let moments = options.from_moments.then(|| MomentFinder::new(source, layout, assumed));
         Ok(Self { layout, options, twins, bases, moments })
     }
 
-    /// Decides how a tensor is stored.
+    /// Says what was written of a tensor that does not lie in memory as a whole.
+    pub(super) fn wrote(&mut self, tensor_idx: usize, digest: Option<Digest>) {
+        self.twins.wrote(tensor_idx, digest);
+    }
+
+    /// Fails when a tensor changed that others are made from.
+    pub(super) fn check_assumed(&self) -> Result<(), Error> {
+        self.twins.check_assumed()
+    }
+
+    /// Decides how a tensor is stored. What does not lie in memory is read again when it is coded, and its digest is known
+    /// only then.
     pub(super) fn choose(&mut self, tensor_idx: usize, raw: &Raw<'_>) -> Result<Choice<'a>, Error> {
         let tensor = &self.layout.tensors[tensor_idx];
         let mut entry = Entry::full(&tensor.name, tensor.dtype, tensor.shape.clone());
         entry.glue_before = self.layout.glue_before[tensor_idx];
         if let Some(earlier) = self.twins.find_equal(tensor_idx, raw)? {
             entry.content = Content::Ref { entry_idx: self.layout.entry_idx(earlier) };
+            self.twins.wrote(tensor_idx, self.twins.written(earlier));
             return Ok(Choice::Link(entry));
         }
-        if self.options.digests {
-            entry.digest = Some(raw.digest()?);
-        }
-        if let Some(base) = self.bases.find_equal(tensor, raw, entry.digest)? {
+        let is_compared = raw.is_in_memory() || !self.options.bases.is_empty();
+        let digest = match is_compared && self.twins.has_digests() {
+            true => Some(raw.digest()?),
+            false => None,
+        };
+        if let Some(base) = self.bases.find_equal(tensor, raw, digest)? {
             let base_name = base.name_unless(&tensor.name);
-            entry.content = Content::Copy { base: base.digest()?, base_name };
-            entry.digest = None;
+            let base = base.digest()?;
+            entry.content = Content::Copy { base, base_name };
+            self.twins.wrote(tensor_idx, Some(base));
             return Ok(Choice::Link(entry));
         }
-        if let Some(wide) = self.twins.find_wide(tensor_idx, raw)? {
-            let entry_idx = self.layout.entry_idx(wide);
+        if let Some(Rounded { wide_idx, digest }) = self.twins.find_wide(tensor_idx, raw)? {
+            let entry_idx = self.layout.entry_idx(wide_idx);
             entry.content = Content::Derived { entry_idx, rounding: Rounding::NearestEven };
+            entry.digest = digest.filter(|_| self.options.digests);
+            self.twins.wrote(tensor_idx, digest);
             return Ok(Choice::Link(entry));
+        }
+        if raw.is_in_memory() {
+            entry.digest = digest.filter(|_| self.options.digests);
+            self.twins.wrote(tensor_idx, digest);
         }
         let options = self.options.frame_options(tensor.dtype, &tensor.shape);
         let base = match self.options.delta_budget.allows(&tensor.name) {
@@ -102,7 +126,7 @@ pub(super) fn compress_against<'b>(
     buffers: &'b Buffers,
 ) -> Result<Buffer<'b>, Error> {
     let FoundBase { tensor, moments } = base;
-    let mut bytes = buffers.take(raw.len());
+    let mut bytes = buffers.take(raw.len())?;
     tensor.open()?.read_range(0..raw.len() as u64, &mut bytes, options.threads)?;
     let step = match moments {
         Some(moments) => moments.apply_to(raw, &mut bytes)?,
@@ -112,7 +136,7 @@ pub(super) fn compress_against<'b>(
         Some(_) => Base::new(&bytes),
         None => Base::with_digest(&bytes, tensor.digest()?),
     };
-    let mut out = buffers.take(frame::compress_bound(raw.len(), options));
+    let mut out = buffers.take(frame::compress_bound(raw.len(), options))?;
     let len = compress_delta_into(raw, &base, options, &mut out)?;
     out.truncate(len);
     if FrameHeader::parse(&out)?.0.base.is_some() {
@@ -127,7 +151,7 @@ pub(super) fn compress<'b>(
     options: &FrameOptions,
     buffers: &'b Buffers,
 ) -> Result<Buffer<'b>, Error> {
-    let mut out = buffers.take(frame::compress_bound(raw.len(), options));
+    let mut out = buffers.take(frame::compress_bound(raw.len(), options))?;
     let len = frame::compress_into(raw, options, &mut out)?;
     out.truncate(len);
     Ok(out)

@@ -45,7 +45,8 @@ pub fn unpack<S: ReadAt, W: Write + Send>(
         threads,
         |line| Feeder { reader, bases, buffers: &buffers, line }.feed_all(),
         |pieces| write_pieces(writer, pieces, progress),
-    );
+    )
+    .map_err(Error::starting)?;
     // When writing failed, feeding stopped because of it; what decoding found broken comes before what is read later.
     let writer = written?;
     fed?;
@@ -72,8 +73,14 @@ pub fn check<S: ReadAt>(reader: &Reader<S>, bases: &Bases) -> Result<Original, E
         let what = "the entries are not as long together as the original file";
         return Err(FormatError::Corrupt { what, offset: reader.directory().index_offset() }.into());
     }
-    (0..reader.entries().len()).try_for_each(|entry_idx| reader.check_base(entry_idx, bases))?;
-    Ok(original)
+    let mut missing = Vec::new();
+    for entry_idx in 0..reader.entries().len() {
+        match reader.check_base(entry_idx, bases) {
+            Err(error) if error.is_missing_base() => missing.push(error),
+            checked => checked?,
+        }
+    }
+    reader.missing_base(missing).map_or(Ok(original), Err)
 }
 
 /// Writes what was decoded, in order. What was copied from a base is digested on the way: the base may be a container

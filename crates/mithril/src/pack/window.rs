@@ -40,7 +40,7 @@ impl<'a> Window<'a> {
         }
         let len = usize::try_from(range.end - range.start)
             .map_err(|_| Error::reading(io::ErrorKind::OutOfMemory.into()))?;
-        let mut bytes = buffers.take(len);
+        let mut bytes = buffers.take(len)?;
         source.read_exact_at(range.start, &mut bytes).map_err(Error::reading)?;
         Ok(Self { start: range.start, bytes: Held::Read(bytes) })
     }

@@ -1,5 +1,6 @@
 //! Packs a file: the caller's thread reads and decides, others code, one writes.
 
+use super::assumed::Assumed;
 use super::budget::DeltaBudget;
 use super::feed::Feeder;
 use super::layout::Layout;
@@ -10,9 +11,9 @@ use crate::options::thread_count;
 use crate::pipeline::buffers::Buffer;
 use crate::pipeline::ordered;
 use crate::pipeline::tasks::{Budget, Share};
-use mithril_format::ReadAt;
 use mithril_format::container::ContainerWriter;
 use mithril_format::frame::Trailer;
+use mithril_format::{Digest, ReadAt};
 use std::io::{self, Write};
 use std::ops::Range;
 use std::sync::mpsc::SyncSender;
@@ -42,22 +43,28 @@ pub fn pack<W: Write + Send>(
     options: &PackOptions,
     progress: Progress<'_>,
 ) -> Result<(W, PackSummary), Error> {
+    let copied = Copied(source);
+    let source: &dyn ReadAt = if options.changing { &copied } else { source };
     let layout = Layout::of(source)?;
     let container = ContainerWriter::new(writer, &header(&layout, options), options.alignment_log2)
         .map_err(Error::writing)?;
     let threads =
         thread_count(options.threads, usize::MAX, usize::try_from(layout.file_len).unwrap_or(usize::MAX));
     let (buffers, memory) = (&*options.buffers, Budget::new(options.in_memory_len));
-    let layout = &layout;
+    let (layout, assumed) = (&layout, Assumed::default());
     let (fed, written) = ordered::run(
         threads,
-        |line| Feeder { source, layout, options, buffers, memory: &memory, line }.feed_all(),
+        |line| {
+            Feeder { source, layout, options, buffers, memory: &memory, assumed: &assumed, line }.feed_all()
+        },
         |messages| write_entries(container, messages, &options.delta_budget, progress),
-    );
+    )
+    .map_err(Error::starting)?;
     // When writing failed, feeding stopped because of it; what coding found broken comes before what is read later.
     let container = written?;
-    fed?;
+    fed?.check_assumed()?;
     let finished = container.finish().map_err(Error::writing)?;
+    check_whole(source, layout, &finished.entries)?;
     let tensors = finished.entries.into_iter().filter(|entry| !entry.glue).map(|entry| PackedTensor {
         kind: entry.kind(),
         raw_len: entry.raw_len(),
@@ -74,6 +81,34 @@ pub fn pack<W: Write + Send>(
         tensors: tensors.collect(),
     };
     Ok((finished.writer, summary))
+}
+
+/// What was coded is the whole source, and the source is still as long as it was.
+fn check_whole(source: &dyn ReadAt, layout: &Layout, entries: &[Entry]) -> Result<(), Error> {
+    let coded = entries.iter().fold(0, |sum: u64, entry| sum.saturating_add(entry.raw_len()));
+    let now = source.size().map_err(Error::reading)?;
+    if coded != layout.file_len || now != layout.file_len {
+        let what = format!("it had {} bytes and has {now}, of which {coded} were coded", layout.file_len);
+        return Err(Error::reading(io::Error::other(what)));
+    }
+    Ok(())
+}
+
+/// A source whose memory is not lent, because it may change: what is read of it is a copy.
+struct Copied<'a>(&'a dyn ReadAt);
+
+impl ReadAt for Copied<'_> {
+    fn size(&self) -> io::Result<u64> {
+        self.0.size()
+    }
+
+    fn read_exact_at(&self, offset: u64, out: &mut [u8]) -> io::Result<()> {
+        self.0.read_exact_at(offset, out)
+    }
+
+    fn check_unchanged(&self) -> io::Result<()> {
+        self.0.check_unchanged()
+    }
 }
 
 fn header(layout: &Layout, options: &PackOptions) -> Header {
@@ -103,8 +138,9 @@ pub(super) enum Message<'a> {
     Piece(Vec<u8>),
     /// Some blocks of that frame, with what the trailer must say of them.
     Blocks(Buffer<'a>, Trailer),
-    /// The end of that frame, behind the trailer if all of it came as blocks.
-    End(FrameEnd),
+    /// The end of that frame, behind the trailer if all of it came as blocks, and the digest of what it holds, if the index
+    /// keeps it.
+    End(FrameEnd, Option<Digest>),
     /// Whether an entry may be stored by a delta of so many bytes: answered when all before it are counted.
     Ask(Entry, u64, SyncSender<bool>),
 }
@@ -179,7 +215,7 @@ fn write_entries<W: Write>(
                 let _ = answer.send(budget.fits(&entry, len));
             }
             Message::Start(entry) => write_pieces(&mut container, entry, messages, budget, progress)?,
-            Message::Piece(_) | Message::Blocks(..) | Message::End(_) => {
+            Message::Piece(_) | Message::Blocks(..) | Message::End(..) => {
                 unreachable!("pieces follow a start, and end with an end")
             }
         }
@@ -208,13 +244,13 @@ fn write_pieces<W: Write>(
                 trailer.raw_len += blocks.raw_len;
                 progress(blocks.raw_len);
             }
-            Message::End(end) => {
+            Message::End(end, digest) => {
                 if end == FrameEnd::NeedsTrailer {
                     let mut bytes = Vec::new();
                     trailer.write(&mut bytes);
                     frame.write_all(&bytes).map_err(Error::writing)?;
                 }
-                budget.count(&counted, frame.finish());
+                budget.count(&counted, frame.finish_with(digest));
                 progress(raw_len - trailer.raw_len);
                 return Ok(());
             }
@@ -230,4 +266,41 @@ fn write_pieces<W: Write>(
     }
     // What feeds ended because of an error of its own, which is reported.
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::sync::atomic::{AtomicU64, Ordering};
+
+    /// A file that has another length each time somebody asks after the first.
+    struct Growing(Vec<u8>, AtomicU64);
+
+    impl ReadAt for Growing {
+        fn size(&self) -> io::Result<u64> {
+            Ok(self.0.len() as u64 + self.1.fetch_add(1, Ordering::Relaxed).saturating_sub(20))
+        }
+
+        fn read_exact_at(&self, offset: u64, out: &mut [u8]) -> io::Result<()> {
+            self.0.read_exact_at(offset, out)
+        }
+    }
+
+    #[test]
+    fn a_source_that_has_become_longer_is_not_packed() {
+        let header = br#"{"w":{"dtype":"U8","shape":[8],"data_offsets":[0,8]}}"#;
+        let file = [&(header.len() as u64).to_le_bytes()[..], header, &[5; 8]].concat();
+        let growing = Growing(file.clone(), AtomicU64::new(0));
+        // Asked often before it grows: the answers of the layout agree.
+        let packed = pack(&growing, Vec::new(), &PackOptions::default(), &|_| ());
+        assert!(packed.is_ok());
+        growing.1.store(0, Ordering::Relaxed);
+        let n_asked = {
+            pack(&growing, Vec::new(), &PackOptions::default(), &|_| ()).unwrap();
+            growing.1.load(Ordering::Relaxed)
+        };
+        growing.1.store(21 - n_asked + 1, Ordering::Relaxed);
+        let error = pack(&growing, Vec::new(), &PackOptions::default(), &|_| ()).unwrap_err();
+        assert!(error.to_string().contains("bytes and has"), "{error}");
+    }
 }

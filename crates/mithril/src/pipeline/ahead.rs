@@ -9,6 +9,7 @@ mod plan;
 mod tests;
 
 use super::buffers::Buffers;
+use super::threads;
 use mithril_format::ReadAt;
 use plan::Plan;
 use std::collections::{HashMap, VecDeque};
@@ -219,9 +220,7 @@ impl<'a> Ahead<'a> {
             let _ending = Ending(&self.room);
             // What is one run is fetched by whoever needs it.
             let n_fetching = if self.runs.len() > 1 { N_FETCHING.min(self.runs.len()) } else { 0 };
-            for _ in 0..n_fetching {
-                scope.spawn(|| self.fetch());
-            }
+            threads::start_helpers(scope, n_fetching, || move || self.fetch());
             work()
         })
     }
@@ -285,13 +284,14 @@ impl<'a> Ahead<'a> {
         let under = Under(self, run_idx);
         let Run { source, range } = &self.runs[run_idx];
         let len = usize::try_from(range.end - range.start).expect("a run lies in memory");
-        let bytes = self.buffers.take_bytes(len);
-        let mut run =
-            Fetched { start: range.start, len, bytes, buffers: Arc::clone(&self.buffers), _share: share };
-        let read = source.read_exact_at(range.start, &mut run.bytes[..len]);
+        let read = self.buffers.take_bytes(len).and_then(|bytes| {
+            let buffers = Arc::clone(&self.buffers);
+            let mut run = Fetched { start: range.start, len, bytes, buffers, _share: share };
+            source.read_exact_at(range.start, &mut run.bytes[..len]).map(|()| run)
+        });
         let is_here = read.is_ok();
         let content = match read {
-            Ok(()) => Content::Here(Arc::new(run)),
+            Ok(run) => Content::Here(Arc::new(run)),
             Err(error) => Content::Failed(error),
         };
         let mut states = self.states();

@@ -1,5 +1,7 @@
 //! Buffers that are used again and again: fresh pages cost as much as coding.
 
+use crate::Error;
+use std::io;
 use std::ops::{Deref, DerefMut};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
@@ -11,6 +13,23 @@ const MAX_KEPT_LEN: usize = 64 << 20;
 /// nothing.
 const MIN_LEN: usize = 640 << 10;
 
+/// So many zeros: pages of the system, which are not touched before they are written.
+///
+/// # Errors
+/// When the system refuses so much memory. What it has promised to others it may still refuse them later.
+pub(crate) fn zeros(len: usize) -> Result<Vec<u8>, Error> {
+    zero_pages(len).map_err(|error| Error::allocating(len, error))
+}
+
+fn zero_pages(len: usize) -> io::Result<Vec<u8>> {
+    // Memory that comes as zeros is only had in a way that ends the program when there is none: so this asks first.
+    let mut asked = Vec::<u8>::new();
+    asked.try_reserve_exact(len).map_err(|_| io::ErrorKind::OutOfMemory)?;
+    // Else the compiler leaves the question out.
+    drop(std::hint::black_box(asked));
+    Ok(vec![0; len])
+}
+
 /// Buffers that nobody uses at the moment.
 #[derive(Debug, Default)]
 pub(crate) struct Buffers {
@@ -19,19 +38,19 @@ pub(crate) struct Buffers {
 
 impl Buffers {
     /// A buffer of this length. What it holds is what its last user left.
-    pub(crate) fn take(&self, len: usize) -> Buffer<'_> {
-        Buffer { home: self, bytes: self.take_bytes(len), len }
+    pub(crate) fn take(&self, len: usize) -> Result<Buffer<'_>, Error> {
+        let bytes = self.take_bytes(len).map_err(|error| Error::allocating(len, error))?;
+        Ok(Buffer { home: self, bytes, len })
     }
 
     /// At least so many bytes, for those who give them back by themselves.
-    pub(super) fn take_bytes(&self, len: usize) -> Vec<u8> {
+    pub(super) fn take_bytes(&self, len: usize) -> io::Result<Vec<u8>> {
         let mut spare = self.spare();
         // The last one given back that is long enough: its bytes are most likely still in the cache.
         let fitting = spare.iter().rposition(|bytes| bytes.len() >= len);
         let taken = fitting.map(|at| spare.remove(at));
         drop(spare);
-        // Zero pages of the system, which are not touched before they are written.
-        taken.unwrap_or_else(|| vec![0; len.max(MIN_LEN)])
+        taken.map_or_else(|| zero_pages(len.max(MIN_LEN)), Ok)
     }
 
     /// Keeps so many bytes at most for the next call, those that were used last.
@@ -105,16 +124,24 @@ mod tests {
     use super::*;
 
     #[test]
+    fn memory_that_is_refused_is_an_error() {
+        let refused = zeros(usize::MAX / 4).unwrap_err();
+        assert!(refused.to_string().starts_with("cannot take"), "{refused}");
+        assert_eq!(refused.kind(), crate::ErrorKind::Io);
+        assert!(Buffers::default().take(usize::MAX / 4).is_err());
+    }
+
+    #[test]
     fn a_buffer_comes_back_and_large_ones_do_not() {
         let buffers = Buffers::default();
-        let mut first = buffers.take(100);
+        let mut first = buffers.take(100).unwrap();
         first.fill(7);
         first.truncate(40);
         assert_eq!(first.len(), 40);
         drop(first);
-        assert_eq!(*buffers.take(100), [7; 100], "the same buffer, as it was left");
-        drop(buffers.take(MAX_KEPT_LEN + 1));
-        assert_eq!(buffers.take(MAX_KEPT_LEN + 1)[0], 0);
+        assert_eq!(*buffers.take(100).unwrap(), [7; 100], "the same buffer, as it was left");
+        drop(buffers.take(MAX_KEPT_LEN + 1).unwrap());
+        assert_eq!(buffers.take(MAX_KEPT_LEN + 1).unwrap()[0], 0);
         assert!(buffers.spare().is_empty());
     }
 
@@ -122,11 +149,11 @@ mod tests {
     fn a_buffer_that_fits_is_found_behind_shorter_ones_and_old_ones_go_first() {
         let buffers = Buffers::default();
         let lens = |buffers: &Buffers| buffers.spare().iter().map(Vec::len).collect::<Vec<_>>();
-        let (long, short) = (buffers.take(8 << 20), buffers.take(1 << 20));
+        let (long, short) = (buffers.take(8 << 20).unwrap(), buffers.take(1 << 20).unwrap());
         drop(long);
         drop(short);
         assert_eq!(lens(&buffers), [8 << 20, 1 << 20]);
-        drop(buffers.take(5 << 20));
+        drop(buffers.take(5 << 20).unwrap());
         assert_eq!(lens(&buffers), [1 << 20, 8 << 20], "the long one was used last");
         buffers.keep(8 << 20);
         assert_eq!(lens(&buffers), [8 << 20]);

@@ -1,14 +1,18 @@
 //! Work that is handed out in order, done on several threads, and taken in order.
 //!
-//! The caller's thread feeds jobs, `threads` others do them, one takes their results in the order in which the jobs
-//! were fed. Few jobs are under way at a time, so that memory is bounded.
+//! The caller's thread feeds jobs, up to `threads` others do them, one takes their results in the order in which the jobs
+//! were fed. Few jobs are under way at a time, so that memory is bounded. Where the system gives no thread for the jobs,
+//! the caller's does them.
 
+use super::threads;
+use std::io;
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::sync::{Mutex, PoisonError};
 
 /// Where jobs are fed.
 pub(crate) struct Line<'env, T> {
-    jobs: SyncSender<(Job<'env, T>, SyncSender<T>)>,
+    /// None when there is no other thread to do them.
+    jobs: Option<SyncSender<(Job<'env, T>, SyncSender<T>)>>,
     places: SyncSender<Receiver<T>>,
 }
 
@@ -26,7 +30,14 @@ impl<'env, T> Line<'env, T> {
     pub(crate) fn push(&self, job: impl FnOnce() -> T + Send + 'env) -> Result<(), Closed> {
         let (place, result) = sync_channel(1);
         self.places.send(result).map_err(|_| Closed)?;
-        self.jobs.send((Box::new(job), place)).map_err(|_| Closed)
+        match &self.jobs {
+            Some(jobs) => jobs.send((Box::new(job), place)).map_err(|_| Closed),
+            None => {
+                // There is room for one, and whoever wanted it may be gone, as the next one shows.
+                let _ = place.send(job());
+                Ok(())
+            }
+        }
     }
 
     /// Feeds a result that is there already.
@@ -38,13 +49,16 @@ impl<'env, T> Line<'env, T> {
     }
 }
 
-/// Runs `feed` on this thread, its jobs on `threads` others, and `take` on one more, which gets the results in order
+/// Runs `feed` on this thread, its jobs on up to `threads` others, and `take` on one more, which gets the results in order
 /// and may stop before their end. Returns what both return.
+///
+/// # Errors
+/// When the system gives not even one thread.
 pub(crate) fn run<'env, T: Send + 'env, F, C: Send>(
     threads: usize,
     feed: impl FnOnce(&Line<'env, T>) -> F,
     take: impl FnOnce(&mut dyn Iterator<Item = T>) -> C + Send,
-) -> (F, C) {
+) -> io::Result<(F, C)> {
     let (job_sender, jobs) = sync_channel::<(Job<'env, T>, SyncSender<T>)>(threads);
     let (place_sender, places) = sync_channel::<Receiver<T>>(threads + WAITING);
     let jobs = Mutex::new(jobs);
@@ -57,10 +71,13 @@ pub(crate) fn run<'env, T: Send + 'env, F, C: Send>(
         }
     };
     std::thread::scope(|scope| {
-        let workers: Vec<_> = (0..threads.max(1)).map(|_| scope.spawn(work)).collect();
-        let taking =
-            scope.spawn(move || take(&mut places.iter().map_while(|result: Receiver<T>| result.recv().ok())));
-        let line = Line { jobs: job_sender, places: place_sender };
+        // First, as nothing goes on without it.
+        let taking = threads::start(scope, move || {
+            take(&mut places.iter().map_while(|result: Receiver<T>| result.recv().ok()))
+        })?;
+        let workers = threads::start_helpers(scope, threads.max(1), || work);
+        let jobs = (!workers.is_empty()).then_some(job_sender);
+        let line = Line { jobs, places: place_sender };
         let fed = feed(&line);
         // What the other threads wait for is dropped now, so that they end too.
         drop(line);
@@ -68,7 +85,7 @@ pub(crate) fn run<'env, T: Send + 'env, F, C: Send>(
         for worker in workers {
             worker.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic));
         }
-        (fed, taking.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic)))
+        Ok((fed, taking.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))))
     })
 }
 
@@ -93,7 +110,8 @@ mod tests {
                     Ok::<_, Closed>(())
                 },
                 |results| results.collect::<Vec<u32>>(),
-            );
+            )
+            .unwrap();
             assert_eq!(fed, Ok(()));
             assert_eq!(taken, (0..500).collect::<Vec<u32>>(), "{threads} threads");
         }
@@ -105,7 +123,8 @@ mod tests {
             2,
             |line| (0..1_000_000u32).try_for_each(|number| line.push(move || number)),
             |results| results.take(3).collect::<Vec<u32>>(),
-        );
+        )
+        .unwrap();
         assert_eq!(fed, Err(Closed));
         assert_eq!(taken, [0, 1, 2]);
     }

@@ -1,10 +1,11 @@
 //! Independent pieces of work on several threads, with a bound on the memory that they hold together.
 
+use super::threads;
 use crate::Error;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Condvar, Mutex, PoisonError};
 
-/// Runs `work` for 0 to `n_tasks`, on so many threads. The failure of the first task that fails is returned; tasks that
+/// Runs `work` for 0 to `n_tasks`, on so many threads at most. The failure of the first task that fails is returned; tasks that
 /// were not begun by then are left out.
 pub(crate) fn run(
     n_tasks: usize,
@@ -28,9 +29,7 @@ pub(crate) fn run(
         }
     };
     std::thread::scope(|scope| {
-        for _ in 1..threads.min(n_tasks) {
-            scope.spawn(run);
-        }
+        threads::start_helpers(scope, threads.min(n_tasks).saturating_sub(1), || run);
         run();
     });
     match failure.into_inner().unwrap_or_else(PoisonError::into_inner) {
@@ -39,7 +38,7 @@ pub(crate) fn run(
     }
 }
 
-/// What `work` makes of every item, on so many threads.
+/// What `work` makes of every item, on so many threads at most.
 pub(crate) fn map<'a, I: Sync, T: Send>(
     items: &'a [I],
     threads: usize,
@@ -55,9 +54,7 @@ pub(crate) fn map<'a, I: Sync, T: Send>(
         }
     };
     std::thread::scope(|scope| {
-        for _ in 1..threads.min(items.len()) {
-            scope.spawn(run);
-        }
+        threads::start_helpers(scope, threads.min(items.len()).saturating_sub(1), || run);
         run();
     });
     made.into_iter().map(|made| made.expect("every item was worked on")).collect()

@@ -25,7 +25,7 @@ pub(crate) use delta::{expected_len_against, tensor_against_and_alone};
 pub(crate) use prediction::{MAX_SHARED_SHARE as MAX_PREDICTION_SHARE, sampled_len};
 
 use crate::Error;
-use crate::options::{Effort, FrameOptions};
+use crate::options::{Effort, FrameOptions, HONEST_BLOCK_LEN};
 use grid::Matrix;
 use mithril_codec::Dtype;
 use mithril_codec::block::{
@@ -44,6 +44,27 @@ pub struct TensorPlan {
     pub shared: Shared,
     /// Raw bytes of every block but the last.
     pub block_len: u32,
+}
+
+impl TensorPlan {
+    /// Whether blocks are so long that a frame of constant ones holds more than readers take for its length.
+    pub(crate) fn may_hold_too_much(&self) -> bool {
+        self.block_len as usize > HONEST_BLOCK_LEN
+    }
+
+    /// Cuts blocks so short that readers take whatever the frame holds. For blocks that share nothing.
+    pub(crate) fn shorten(&mut self, dtype: Dtype) {
+        let step = 256 * dtype.unit_len();
+        self.block_len = self.block_len.min(block_len(HONEST_BLOCK_LEN / step * step));
+    }
+
+    /// As [`TensorPlan::shorten`], if it has to be and one of some pieces of the tensor is constant: then all others may be.
+    pub(crate) fn shorten_if_constant(&mut self, dtype: Dtype, sample: &[u8], piece_len: usize) {
+        let is_constant = |piece: &[u8]| piece.len() > 8 && piece[8..] == piece[..piece.len() - 8];
+        if self.may_hold_too_much() && sample.chunks(piece_len).any(is_constant) {
+            self.shorten(dtype);
+        }
+    }
 }
 
 /// Raw bytes of the smallest block that a plan asks for.

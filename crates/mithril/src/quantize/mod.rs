@@ -36,6 +36,7 @@ pub use mithril_codec::quantize::reference::Reference;
 pub use report::{QuantizeReport, ReferenceReport, TensorOutcome, TensorReport};
 pub use write::quantize;
 
+use crate::Error;
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 
@@ -72,5 +73,28 @@ impl QuantizeOptions {
     #[must_use]
     pub fn new(target: Target) -> Self {
         Self { target, keep: Vec::new(), sensitivities: BTreeMap::new(), calibration: None, threads: 0 }
+    }
+
+    /// Looks at what does not depend on a model.
+    ///
+    /// # Errors
+    /// `InvalidArgument` when a number is out of its range.
+    pub fn check(&self) -> Result<(), Error> {
+        let (value, is_sound) = match self.target {
+            Target::BitsPerWeight(bits) => (bits, bits > 0.0 && bits <= 9.0),
+            Target::SnrDb(snr_db) => (snr_db, snr_db > 0.0 && snr_db <= 60.0),
+            Target::Like(_) => (0.0, true),
+        };
+        if !is_sound {
+            return Err(Error::invalid(format!(
+                "a target of {value} is neither up to 9 bits nor up to 60 dB"
+            )));
+        }
+        if let Some((name, value)) =
+            self.sensitivities.iter().find(|(_, value)| !(1e-6..=1e6).contains(*value))
+        {
+            return Err(Error::invalid(format!("sensitivity {value} of `{name}` is not from 1e-6 to 1e6")));
+        }
+        Ok(())
     }
 }

@@ -32,7 +32,7 @@ pub fn quantize(
     options: &QuantizeOptions,
     progress: Progress<'_>,
 ) -> Result<QuantizeReport, Error> {
-    check(options)?;
+    options.check()?;
     let Sorted { candidates, mut kept, refused } = sort(repository, options)?;
     if candidates.is_empty() {
         return Err(nothing_to_quantise(&refused));
@@ -116,23 +116,6 @@ const REFERENCES: [&str; 8] = [
     "mxfp4",
     "nvfp4",
 ];
-
-fn check(options: &QuantizeOptions) -> Result<(), Error> {
-    let (value, is_sound) = match options.target {
-        Target::BitsPerWeight(bits) => (bits, bits > 0.0 && bits <= 9.0),
-        Target::SnrDb(snr_db) => (snr_db, snr_db > 0.0 && snr_db <= 60.0),
-        Target::Like(_) => (0.0, true),
-    };
-    if !is_sound {
-        return Err(Error::invalid(format!("a target of {value} is neither up to 9 bits nor up to 60 dB")));
-    }
-    if let Some((name, value)) =
-        options.sensitivities.iter().find(|(_, value)| !(1e-6..=1e6).contains(*value))
-    {
-        return Err(Error::invalid(format!("sensitivity {value} of `{name}` is not from 1e-6 to 1e6")));
-    }
-    Ok(())
-}
 
 fn describe(target: Target) -> Value {
     match target {

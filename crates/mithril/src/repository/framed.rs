@@ -3,7 +3,7 @@
 use super::journal::{self, Journal};
 use super::unpack::{finish, set_mode};
 use super::{MANIFEST, RepositorySummary, pack, tree};
-use crate::pack::{PackOptions, Progress, is_framed, pack_framed, unpack_framed};
+use crate::pack::{PackOptions, Progress, Source, is_framed, pack_framed, unpack_framed};
 use crate::{AtomicFile, Error, ErrorKind};
 use std::fs::{self, File};
 use std::io;
@@ -46,13 +46,17 @@ pub fn unpack_framed_repository(
     replace: bool,
     progress: Progress<'_>,
 ) -> Result<RepositorySummary, Error> {
-    each_file(input, output, "frames back", replace, progress, |source, target, replace| {
-        let file = File::open(source).map_err(|error| Error::cannot_read(source, error))?;
-        if is_framed(&file) {
-            return unpack_framed(source, target, threads, replace, progress).map(|_| ());
-        }
-        copy(source, target, replace, progress)
-    })
+    let mut summary =
+        each_file(input, output, "frames back", replace, progress, |source, target, replace| {
+            let file = File::open(source).map_err(|error| Error::cannot_read(source, error))?;
+            if is_framed(&file) {
+                return unpack_framed(source, target, threads, replace, progress).map(|_| ());
+            }
+            copy(source, target, replace, progress)
+        })?;
+    // What was read is what is packed.
+    summary.swap();
+    Ok(summary)
 }
 
 /// Whether a directory has safetensors files with frames, and is no packed directory of the other kind.
@@ -80,16 +84,15 @@ fn each_file(
     make: impl Fn(&Path, &Path, bool) -> Result<(), Error>,
 ) -> Result<RepositorySummary, Error> {
     let files = tree::files(input)?;
-    fs::create_dir_all(output).map_err(|error| Error::cannot_write(output, error))?;
+    tree::make_parents(output, input, "")?;
     pack::refuse_inside(input, output)?;
     let mut journal = Journal::open(output, settings)?;
     let mut summary = RepositorySummary::default();
     for file in files.iter().filter(|file| file.link.is_none() && file.path != journal::NAME) {
         let source = tree::path_below(input, &file.path)?;
         let target = tree::path_below(output, &file.path)?;
-        if let Some(parent) = target.parent() {
-            fs::create_dir_all(parent).map_err(|error| Error::cannot_write(parent, error))?;
-        }
+        tree::make_parents(output, input, &file.path)?;
+        tree::clear_link(&target, replace)?;
         let resumed = journal.is_done(&file.path, &source, &target);
         if resumed {
             progress(file.len);
@@ -109,10 +112,11 @@ fn each_file(
 }
 
 fn copy(source: &Path, target: &Path, replace: bool, progress: Progress<'_>) -> Result<(), Error> {
-    let mut reader = File::open(source).map_err(|error| Error::cannot_read(source, error))?;
+    let input = Source::open(source)?;
     let failed = |error| Error::cannot_write(target, error);
-    let mut file = AtomicFile::create(target, replace).map_err(failed)?;
-    let len = io::copy(&mut reader, &mut file).map_err(failed)?;
+    let mut file = AtomicFile::create_with(target, replace, input.attributes()).map_err(failed)?;
+    let len = io::copy(&mut input.reader(), &mut file).map_err(failed)?;
+    input.check_unchanged(source)?;
     file.commit().map_err(failed)?;
     progress(len);
     Ok(())

@@ -1,5 +1,6 @@
 //! What is done so far, so that interrupted work can go on.
 
+use super::tree;
 use crate::Error;
 use std::collections::HashMap;
 use std::fs::{self, File, OpenOptions};
@@ -22,6 +23,7 @@ impl Journal {
     /// Opens the journal of an output directory. Work with other settings counts for nothing.
     pub(super) fn open(directory: &Path, settings: &str) -> Result<Self, Error> {
         let path = directory.join(NAME);
+        tree::clear_link(&path, true)?;
         let failed = |error| Error::cannot_write(&path, error);
         let text = fs::read_to_string(&path).unwrap_or_default();
         let mut lines = text.lines();
@@ -56,14 +58,12 @@ impl Journal {
     /// Notes that an output is complete.
     pub(super) fn note(&mut self, place: &str, input: &Path, output: &Path) -> Result<(), Error> {
         let Some(state) = state(input, output) else { return Ok(()) };
-        writeln!(self.file, "{state}\t{place}")
-            .map_err(|error| Error::io(format!("cannot write `{}`", self.path.display()), error))
+        writeln!(self.file, "{state}\t{place}").map_err(|error| Error::cannot_write(&self.path, error))
     }
 
     /// Ends the work: nothing is left to go on with.
     pub(super) fn finish(self) -> Result<(), Error> {
-        fs::remove_file(&self.path)
-            .map_err(|error| Error::io(format!("cannot remove `{}`", self.path.display()), error))
+        fs::remove_file(&self.path).map_err(|error| Error::io_at("cannot remove", &self.path, error))
     }
 }
 

@@ -2,7 +2,7 @@
 
 use super::MANIFEST;
 use crate::container::{Bases, Entry, Header, PackedFile, Reader};
-use crate::{AtomicFile, Effort, Error, FrameOptions};
+use crate::{AtomicFile, Attributes, Effort, Error, FrameOptions};
 use mithril_codec::Dtype;
 use mithril_format::FormatError;
 use mithril_format::container::ContainerWriter;
@@ -20,7 +20,10 @@ pub(super) fn write(
 ) -> Result<u64, Error> {
     let path = directory.join(MANIFEST);
     let failed = |error| Error::cannot_write(&path, error);
-    let file = AtomicFile::create(&path, replace).map_err(failed)?;
+    // It holds bytes of small files: nobody may read it who may not read all of them.
+    let inside = files.iter().filter(|file| file.packed_as.is_none() && file.link.is_none());
+    let attributes = Attributes::no_wider_than_mode(inside.fold(0o666, |mode, file| mode & file.mode));
+    let file = AtomicFile::create_with(&path, replace, attributes).map_err(failed)?;
     let (file, len) = write_to(file, files, small, effort)?.map_err(failed)?;
     file.commit().map_err(failed)?;
     Ok(len)

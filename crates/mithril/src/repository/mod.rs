@@ -18,7 +18,7 @@ mod unpack;
 
 pub use framed::{is_framed_repository, pack_framed_repository, unpack_framed_repository};
 pub use pack::{measure_repository, pack_repository};
-pub use unpack::unpack_repository;
+pub use unpack::{unpack_repository, unpacked_len};
 
 /// The container that lists a packed directory and holds its small files.
 pub const MANIFEST: &str = "files.mckp";
@@ -53,6 +53,15 @@ pub struct FileSummary {
 }
 
 impl RepositorySummary {
+    /// Takes the lengths of what was read for those of what was written, and the other way round.
+    fn swap(&mut self) {
+        std::mem::swap(&mut self.raw_len, &mut self.packed_len);
+        for file in &mut self.files {
+            let raw_len = std::mem::replace(&mut file.raw_len, file.packed_len.unwrap_or(0));
+            file.packed_len = file.packed_len.map(|_| raw_len);
+        }
+    }
+
     fn add(&mut self, path: String, raw_len: u64, packed_len: Option<u64>, resumed: bool) {
         self.raw_len += raw_len;
         self.packed_len += packed_len.unwrap_or(0);

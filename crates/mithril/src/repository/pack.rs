@@ -4,10 +4,10 @@ use super::journal::{self, Journal};
 use super::tree::{self, TreeFile};
 use super::{MANIFEST, RepositorySummary, SMALL_LEN, manifest};
 use crate::container::{Bases, Model, PackedFile, SUFFIX, is_model};
-use crate::pack::{PackOptions, Progress, pack_file};
+use crate::pack::{PackOptions, Progress, Source, pack_file};
 use crate::{AtomicFile, Encoder, Error, FrameOptions};
 use std::fs::{self, File};
-use std::io;
+use std::io::{self, Read};
 use std::path::Path;
 
 /// Suffix of frames.
@@ -26,7 +26,7 @@ pub fn pack_repository(
     progress: Progress<'_>,
 ) -> Result<RepositorySummary, Error> {
     let files = tree::files(input)?;
-    fs::create_dir_all(output).map_err(|error| Error::cannot_write(output, error))?;
+    tree::make_parents(output, input, "")?;
     refuse_inside(input, output)?;
     if output.join(MANIFEST).exists() && !replace {
         return Err(Error::cannot_write(&output.join(MANIFEST), io::ErrorKind::AlreadyExists.into()));
@@ -167,7 +167,11 @@ impl Packer<'_> {
         let source = tree::path_below(self.input, &file.path)?;
         let is_model = is_plain_model(&source);
         if !is_model && file.len <= SMALL_LEN {
-            let bytes = fs::read(&source).map_err(|error| Error::cannot_read(&source, error))?;
+            let input = Source::open(&source)?;
+            let mut bytes = Vec::new();
+            let read = input.reader().read_to_end(&mut bytes);
+            read.map_err(|error| Error::cannot_read(&source, error))?;
+            input.check_unchanged(&source)?;
             packed.len = bytes.len() as u64;
             self.small.extend(bytes);
             (self.progress)(packed.len);
@@ -181,9 +185,7 @@ impl Packer<'_> {
         if resumed {
             (self.progress)(file.len);
         } else {
-            if let Some(parent) = target.parent() {
-                fs::create_dir_all(parent).map_err(|error| Error::cannot_write(parent, error))?;
-            }
+            tree::make_parents(self.output, self.input, &file.path)?;
             // What an interrupted run left under this name is not a result anybody relied on.
             let replace = self.replace || !self.output.join(MANIFEST).exists();
             if is_model {
@@ -210,12 +212,18 @@ impl Packer<'_> {
     }
 
     fn pack_bytes(&self, source: &Path, target: &Path, replace: bool) -> Result<(), Error> {
-        let cannot_read = |error| Error::cannot_read(source, error);
-        let mut reader = File::open(source).map_err(cannot_read)?;
-        let file = AtomicFile::create(target, replace).map_err(|error| Error::cannot_write(target, error))?;
+        let input = Source::open(source)?;
+        let file = AtomicFile::create_with(target, replace, input.attributes());
+        let file = file.map_err(|error| Error::cannot_write(target, error))?;
         let mut encoder = Encoder::new(file, &frame_options(self.options))?;
-        let len = io::copy(&mut reader, &mut encoder).map_err(cannot_read)?;
-        encoder.finish()?.commit().map_err(|error| Error::cannot_write(target, error))?;
+        let len = io::copy(&mut input.reader(), &mut encoder);
+        let len = len.map_err(|error| match error.downcast::<Error>() {
+            Ok(error) => error.about(source, target),
+            Err(error) => Error::cannot_read(source, error),
+        })?;
+        let file = encoder.finish_whole(input.len()).map_err(|error| error.about(source, target))?;
+        input.check_unchanged(source)?;
+        file.commit().map_err(|error| Error::cannot_write(target, error))?;
         (self.progress)(len);
         Ok(())
     }

@@ -1,6 +1,7 @@
 //! The files below a directory, and places below one that cannot lead out of it.
 
 use crate::Error;
+use std::collections::HashSet;
 use std::fs;
 use std::path::{Component, Path, PathBuf};
 
@@ -20,14 +21,31 @@ pub(super) struct TreeFile {
 pub(super) fn files(root: &Path) -> Result<Vec<TreeFile>, Error> {
     let mut files = Vec::new();
     visit(root, "", &mut files)?;
+    let directories: HashSet<String> =
+        directories(files.iter().map(|file| file.path.as_str())).map(str::to_owned).collect();
+    for file in &mut files {
+        let place = &file.path;
+        if file
+            .link
+            .as_ref()
+            .is_some_and(|link| !stays_inside(place, link, |name| directories.contains(name)))
+        {
+            *file = followed(&root.join(place), place.clone())?;
+        }
+    }
     files.sort_by(|a, b| a.path.cmp(&b.path));
     Ok(files)
 }
 
+/// The directories of some places, each as often as there is a place in it.
+pub(super) fn directories<'a>(places: impl Iterator<Item = &'a str>) -> impl Iterator<Item = &'a str> {
+    places.flat_map(|place| place.match_indices('/').map(move |(end, _)| &place[..end]))
+}
+
 fn visit(directory: &Path, prefix: &str, files: &mut Vec<TreeFile>) -> Result<(), Error> {
     let failed = |path: &Path| {
-        let what = format!("cannot read `{}`", path.display());
-        move |error| Error::io(what, error)
+        let path = path.to_owned();
+        move |error| Error::cannot_read(&path, error)
     };
     for entry in fs::read_dir(directory).map_err(failed(directory))? {
         let path = entry.map_err(failed(directory))?.path();
@@ -37,23 +55,34 @@ fn visit(directory: &Path, prefix: &str, files: &mut Vec<TreeFile>) -> Result<()
             .ok_or_else(|| Error::invalid(format!("`{}` has a name that is not UTF-8", path.display())))?;
         let place = format!("{prefix}{name}");
         let own = fs::symlink_metadata(&path).map_err(failed(&path))?;
-        let link = if own.is_symlink() { inner_link(&path, &place) } else { None };
-        if let Some(link) = link {
-            files.push(TreeFile { path: place, mode: 0o777, len: 0, link: Some(link) });
-            continue;
-        }
-        let metadata = fs::metadata(&path).map_err(failed(&path))?;
-        if metadata.is_dir() && own.is_symlink() {
-            return Err(Error::invalid(format!("`{}` is a link to a directory outside", path.display())));
-        } else if metadata.is_dir() {
+        if own.is_symlink() {
+            let link = fs::read_link(&path).ok().and_then(|link| link.to_str().map(str::to_owned));
+            files.push(match link {
+                Some(link) => TreeFile { path: place, mode: 0o777, len: 0, link: Some(link) },
+                None => followed(&path, place)?,
+            });
+        } else if own.is_dir() {
             visit(&path, &format!("{place}/"), files)?;
-        } else if metadata.is_file() {
-            files.push(TreeFile { path: place, mode: mode(&metadata), len: metadata.len(), link: None });
+        } else if own.is_file() {
+            files.push(TreeFile { path: place, mode: mode(&own), len: own.len(), link: None });
         } else {
             return Err(Error::invalid(format!("`{}` is neither a file nor a directory", path.display())));
         }
     }
     Ok(())
+}
+
+/// The file that a link leads to, which leads out.
+fn followed(path: &Path, place: String) -> Result<TreeFile, Error> {
+    let metadata = fs::metadata(path);
+    let metadata = metadata.map_err(|error| Error::io(format!("cannot read `{}`", path.display()), error))?;
+    if metadata.is_dir() {
+        return Err(Error::invalid(format!("`{}` is a link to a directory outside", path.display())));
+    }
+    if !metadata.is_file() {
+        return Err(Error::invalid(format!("`{}` is neither a file nor a directory", path.display())));
+    }
+    Ok(TreeFile { path: place, mode: mode(&metadata), len: metadata.len(), link: None })
 }
 
 #[cfg(unix)]
@@ -66,25 +95,45 @@ fn mode(metadata: &fs::Metadata) -> u32 {
     if metadata.permissions().readonly() { 0o444 } else { 0o644 }
 }
 
-/// What a link points to, if it stays inside the directory that its place is counted from.
-fn inner_link(path: &Path, place: &str) -> Option<String> {
-    let target = fs::read_link(path).ok()?;
-    let target = target.to_str()?;
-    stays_inside(place, target).then(|| target.to_owned())
-}
-
-/// Whether a link at this place with this target leads to somewhere inside.
-pub(super) fn stays_inside(place: &str, target: &str) -> bool {
-    let mut depth = place.split('/').count() - 1;
+/// Whether a link at this place with this target leads to somewhere inside, whatever other links do that stay inside.
+///
+/// A text alone does not tell where `..` after a name leads, as the name may be that of a link: it must be one of the
+/// directories that files lie in. Such a directory is made, and no link can have its name, nor one that the file system
+/// takes for the same.
+pub(super) fn stays_inside(place: &str, target: &str, is_directory: impl Fn(&str) -> bool) -> bool {
+    let mut at: Vec<&str> = place.split('/').collect();
+    at.pop();
+    let mut n_named = 0usize;
     for component in Path::new(target).components() {
         match component {
-            Component::Normal(_) => depth += 1,
+            Component::Normal(name) => {
+                let Some(name) = name.to_str() else { return false };
+                at.push(name);
+                n_named += 1;
+            }
             Component::CurDir => {}
-            Component::ParentDir if depth > 0 => depth -= 1,
+            Component::ParentDir if n_named == 0 || is_directory(&at.join("/")) => {
+                n_named = n_named.saturating_sub(1);
+                if at.pop().is_none() {
+                    return false;
+                }
+            }
             _ => return false,
         }
     }
     !target.is_empty() && !target.contains('\0')
+}
+
+/// Makes room for a file that is written: a link of its name, which an earlier version of the directory may have, is removed,
+/// and never written through.
+pub(super) fn clear_link(path: &Path, replace: bool) -> Result<(), Error> {
+    if !path.is_symlink() {
+        return Ok(());
+    }
+    if !replace {
+        return Err(Error::cannot_write(path, std::io::ErrorKind::AlreadyExists.into()));
+    }
+    fs::remove_file(path).map_err(|error| Error::cannot_write(path, error))
 }
 
 /// The path of a place below `root`. Places come from untrusted files: they may not lead out, nor through a link.
@@ -106,6 +155,35 @@ pub(super) fn path_below(root: &Path, place: &str) -> Result<PathBuf, Error> {
     Ok(path)
 }
 
+/// Makes the directories of a place below `root`, and `root` itself. New ones are as private as those of the same place
+/// below `like`, where there are such.
+pub(super) fn make_parents(root: &Path, like: &Path, place: &str) -> Result<(), Error> {
+    let (mut path, mut like) = (root.to_owned(), like.to_owned());
+    make_directory(&path, &like)?;
+    let names: Vec<&str> = place.split('/').collect();
+    for name in &names[..names.len() - 1] {
+        path.push(name);
+        like.push(name);
+        make_directory(&path, &like)?;
+    }
+    Ok(())
+}
+
+fn make_directory(path: &Path, like: &Path) -> Result<(), Error> {
+    if path.is_dir() {
+        return Ok(());
+    }
+    let failed = |error| Error::cannot_write(path, error);
+    fs::create_dir_all(path).map_err(failed)?;
+    #[cfg(unix)]
+    if let Ok(like) = fs::metadata(like) {
+        use std::os::unix::fs::{MetadataExt, PermissionsExt};
+        let mode = fs::metadata(path).map_err(failed)?.mode() & (like.mode() | 0o700) & 0o777;
+        fs::set_permissions(path, fs::Permissions::from_mode(mode)).map_err(failed)?;
+    }
+    Ok(())
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -121,11 +199,23 @@ mod tests {
 
     #[test]
     fn links_that_lead_out_are_known() {
+        let places = ["a/file", "x/y/z/file", "x/y/z/l"];
+        let directories: Vec<&str> = directories(places.into_iter()).collect();
+        let stays_inside =
+            |place: &str, target: &str| stays_inside(place, target, |at| directories.contains(&at));
         assert!(stays_inside("a/link", "../b"));
         assert!(stays_inside("link", "b/c"));
+        assert!(stays_inside("link", "a/../b"));
+        assert!(stays_inside("x/y/z/l", "../../.."));
+        assert!(stays_inside("a/link", "../x/y/./../file"));
         assert!(!stays_inside("link", "../b"));
         assert!(!stays_inside("a/link", "../../b"));
-        assert!(!stays_inside("a/link", "b/../../../c"));
+        assert!(!stays_inside("a/link", "../a/../../c"));
+        assert!(!stays_inside("config.json", "x/y/z/l/../../.bashrc"), "`l` is a link");
+        assert!(
+            !stays_inside("config.json", "X/y/z/../../file"),
+            "a name that the file system may take for another"
+        );
         assert!(!stays_inside("link", "/etc/passwd"));
         assert!(!stays_inside("link", ""));
     }

@@ -1,13 +1,34 @@
 //! Restores a packed directory.
 
-use super::journal::Journal;
-use super::{RepositorySummary, manifest, tree};
-use crate::container::{Bases, Model, PackedFile, SUFFIX};
-use crate::pack::{Progress, unpack_file};
-use crate::{AtomicFile, Decoder, Error};
+use super::journal::{self, Journal};
+use super::{MANIFEST, RepositorySummary, is_framed_repository, manifest, tree};
+use crate::container::{Bases, Model, PackedFile, Reader, SUFFIX};
+use crate::pack::{Progress, Source, framed_len, is_framed, unpack_file};
+use crate::{AtomicFile, Attributes, DecodeOptions, Decoder, Error, room};
+use mithril_format::FormatError;
+use std::collections::HashSet;
 use std::fs::{self, File};
-use std::io::{self, Write};
+use std::io::{self, Read, Write};
 use std::path::Path;
+
+/// Bytes of all files of a packed directory of either kind once they are restored, as it says. What a file would be
+/// longer than that is refused when it is restored.
+///
+/// # Errors
+/// When the directory is not a complete packed one, or cannot be read.
+pub fn unpacked_len(input: &Path) -> Result<u64, Error> {
+    let mut len = 0u64;
+    if !is_framed_repository(input) {
+        let files = manifest::read(input)?.0;
+        return Ok(files.iter().fold(0, |len, file| len.saturating_add(file.len)));
+    }
+    for file in tree::files(input)?.iter().filter(|file| file.link.is_none()) {
+        let path = tree::path_below(input, &file.path)?;
+        let is_framed = File::open(&path).is_ok_and(|file| is_framed(&file));
+        len = len.saturating_add(if is_framed { framed_len(&path)? } else { file.len });
+    }
+    Ok(len)
+}
 
 /// Restores a packed directory into another, with names, modes and links. Work that was interrupted goes on where it
 /// stopped; files that are there are replaced only if `replace`.
@@ -24,14 +45,20 @@ pub fn unpack_repository(
     progress: Progress<'_>,
 ) -> Result<RepositorySummary, Error> {
     let (files, small) = manifest::read(input)?;
-    fs::create_dir_all(output).map_err(|error| Error::cannot_write(output, error))?;
+    tree::make_parents(output, input, "")?;
     // Every place is looked at before anything is written.
+    let directories: HashSet<&str> = tree::directories(files.iter().map(|file| file.path.as_str())).collect();
     for file in &files {
+        if file.path == journal::NAME {
+            let what = format!("the directory has a file `{}`, which unpacking needs", file.path);
+            return Err(Error::invalid(what));
+        }
         tree::path_below(output, &file.path)?;
         if let Some(packed_as) = &file.packed_as {
             tree::path_below(input, packed_as)?;
         }
-        if let Some(link) = file.link.as_ref().filter(|link| !tree::stays_inside(&file.path, link)) {
+        let leads_out = |link: &&String| !tree::stays_inside(&file.path, link, |at| directories.contains(at));
+        if let Some(link) = file.link.as_ref().filter(leads_out) {
             let what =
                 format!("`{}` is a link to `{}`, outside the directory", file.path, link.escape_debug());
             return Err(Error::invalid(what));
@@ -41,18 +68,20 @@ pub fn unpack_repository(
     let bases = siblings(input, &files, bases)?;
     let mut summary = RepositorySummary::default();
     let mut small = small.as_slice();
+    let place = input.join(MANIFEST);
+    let metadata = fs::metadata(&place).map_err(|error| Error::cannot_read(&place, error))?;
+    let manifest_attributes = Attributes::no_wider_than(&metadata);
     for file in files.iter().filter(|file| file.link.is_none()) {
         let target = tree::path_below(output, &file.path)?;
-        if let Some(parent) = target.parent() {
-            fs::create_dir_all(parent).map_err(|error| Error::cannot_write(parent, error))?;
-        }
+        tree::make_parents(output, input, &file.path)?;
+        tree::clear_link(&target, replace)?;
         let Some(packed_as) = &file.packed_as else {
             let len = usize::try_from(file.len).ok().filter(|&len| len <= small.len());
             let (bytes, rest) = small.split_at(len.unwrap_or(small.len()));
             small = rest;
             // A small file that is there and right was written before an interruption.
             if fs::read(&target).ok().as_deref() != Some(bytes) {
-                write_small(&target, bytes, replace)?;
+                write_small(&target, bytes, &manifest_attributes, replace)?;
             }
             set_mode(&target, file.mode)?;
             progress(file.len);
@@ -65,9 +94,10 @@ pub fn unpack_repository(
             progress(file.len);
         } else {
             if packed_as.ends_with(&format!(".{SUFFIX}")) {
+                check_len(&source, file.len)?;
                 unpack_file(&source, &target, &bases, threads, replace, progress)?;
             } else {
-                unpack_frame(&source, &target, replace, progress)?;
+                unpack_frame(&source, &target, file.len, replace, progress)?;
             }
             set_mode(&target, file.mode)?;
             journal.note(&file.path, &source, &target)?;
@@ -108,22 +138,57 @@ fn siblings(input: &Path, files: &[PackedFile], bases: &Bases) -> Result<Bases, 
     Ok(bases.and(&Bases::new(models)))
 }
 
-fn write_small(target: &Path, bytes: &[u8], replace: bool) -> Result<(), Error> {
+fn write_small(target: &Path, bytes: &[u8], attributes: &Attributes, replace: bool) -> Result<(), Error> {
     let failed = |error| Error::cannot_write(target, error);
-    let mut file = AtomicFile::create(target, replace).map_err(failed)?;
+    // Its own mode is set when it is there: until then it is as narrow as the manifest that held it.
+    let mut file = AtomicFile::create_with(target, replace, attributes.clone()).map_err(failed)?;
     file.write_all(bytes).map_err(failed)?;
     file.commit().map_err(failed)
 }
 
-fn unpack_frame(source: &Path, target: &Path, replace: bool, progress: Progress<'_>) -> Result<(), Error> {
-    let file = File::open(source);
-    let file = file.map_err(|error| Error::cannot_read(source, error))?;
-    let mut decoder = Decoder::new(io::BufReader::with_capacity(1 << 20, file))?;
-    let mut output =
-        AtomicFile::create(target, replace).map_err(|error| Error::cannot_write(target, error))?;
-    let what = format!("cannot restore `{}`", target.display());
-    let len = io::copy(&mut decoder, &mut output).map_err(|error| Error::io(what, error))?;
-    output.commit().map_err(|error| Error::cannot_write(target, error))?;
+/// What the manifest says of a file, and what it was checked by, is what its container says.
+fn check_len(source: &Path, len: u64) -> Result<(), Error> {
+    let file = File::open(source).map_err(|error| Error::cannot_read(source, error))?;
+    let original = Reader::open(file)?.header()?.original;
+    if original.is_some_and(|original| original.len != len) { Err(other_len()) } else { Ok(()) }
+}
+
+fn other_len() -> Error {
+    FormatError::Corrupt { what: "a file of another length than the manifest says", offset: 0 }.into()
+}
+
+fn unpack_frame(
+    source: &Path,
+    target: &Path,
+    len: u64,
+    replace: bool,
+    progress: Progress<'_>,
+) -> Result<(), Error> {
+    let input = Source::open(source)?;
+    let options = DecodeOptions::default().with_max_output_len(len);
+    let reader = io::BufReader::with_capacity(1 << 20, input.reader());
+    let mut decoder = Decoder::with_options(reader, &options)?;
+    let failed = |error| Error::cannot_write(target, error);
+    room::check(target, len).map_err(failed)?;
+    let mut output = AtomicFile::create_with(target, replace, input.attributes()).map_err(failed)?;
+    let mut buffer = vec![0; 1 << 20];
+    let mut restored_len = 0;
+    loop {
+        let n = decoder.read(&mut buffer).map_err(|error| match error.downcast::<Error>() {
+            Ok(error) => error.about(source, target),
+            Err(error) => Error::cannot_read(source, error),
+        })?;
+        if n == 0 {
+            break;
+        }
+        output.write_all(&buffer[..n]).map_err(failed)?;
+        restored_len += n as u64;
+    }
+    if restored_len != len {
+        return Err(other_len());
+    }
+    input.check_unchanged(source)?;
+    output.commit().map_err(failed)?;
     progress(len);
     Ok(())
 }

@@ -4,7 +4,8 @@ use super::memory::{no_key, too_large};
 use super::{ObjectInfo, ObjectWriter, StorageBackend, StorageError, is_key};
 use crate::AtomicFile;
 use crate::atomic_file::remove_abandoned;
-use crate::files::{Disk, Files};
+use crate::attributes::Attributes;
+use crate::files::{Disk, Files, Listed};
 use mithril_format::ReadAt;
 use std::collections::HashSet;
 use std::io::{self, Write};
@@ -82,7 +83,8 @@ impl LocalStorage {
         let failed = self.failed("create", key);
         let path = self.path("create", key)?;
         self.create_parents(&path).map_err(&failed)?;
-        let file = AtomicFile::create_in(self.files.clone(), path, replace).map_err(&failed)?;
+        let file = AtomicFile::create_in(self.files.clone(), path, replace, Attributes::default());
+        let file = file.map_err(&failed)?;
         Ok(LocalWriter { file, key: key.to_owned(), location: self.location.clone() })
     }
 
@@ -156,8 +158,8 @@ impl StorageBackend for LocalStorage {
             for file in listed {
                 let path = path.join(&file.name);
                 let key = path.strip_prefix(&self.root).ok().and_then(Path::to_str);
-                // Files that can be no object, such as temporary ones, are not ours to show.
-                if let Some(key) = key.filter(|key| !file.is_directory && is_key(key)) {
+                // Files that can be no object, such as temporary ones or pipes, are not ours to show.
+                if let Some(key) = key.filter(|key| file.is_file && is_key(key)) {
                     objects.push(ObjectInfo::new(key, file.len, file.modified));
                 }
             }
@@ -176,10 +178,19 @@ impl StorageBackend for LocalStorage {
         self.files.sync_directory(path.parent().unwrap_or(&self.root)).map_err(self.failed("delete", key))
     }
 
-    /// Locks tell what is at work, so age does not count.
-    fn remove_leftovers(&self, _: Duration) -> Result<u64, StorageError> {
-        let directories = self.directories(&self.root).map_err(self.failed("list", ""))?;
-        Ok(directories.iter().map(|directory| remove_abandoned(&*self.files, directory, None)).sum())
+    /// A lock that is held tells that a file is at work. One that is free tells less: there are file systems whose locks
+    /// other machines do not see. So age counts as well.
+    fn remove_leftovers(&self, directories: &[&str], min_age: Duration) -> Result<u64, StorageError> {
+        let is_old = |file: &Listed| min_age.is_zero() || file.age().is_some_and(|age| age >= min_age);
+        let mut removed = 0;
+        for directory in directories {
+            let path = match *directory {
+                "" => self.root.clone(),
+                directory => self.path("clean up", directory)?,
+            };
+            removed += remove_abandoned(&*self.files, &path, None, &is_old);
+        }
+        Ok(removed)
     }
 }
 
@@ -189,7 +200,7 @@ impl LocalStorage {
     pub(crate) fn temporary_len(&self) -> u64 {
         let directories = self.directories(&self.root).unwrap();
         let listed = directories.iter().flat_map(|directory| self.files.list(directory).unwrap_or_default());
-        listed.filter(|file| crate::atomic_file::is_temporary(&file.name, None)).map(|file| file.len).sum()
+        listed.filter(|file| crate::temporary::is_name(&file.name, None)).map(|file| file.len).sum()
     }
 }
 

@@ -94,7 +94,7 @@ impl StorageBackend for MemoryStorage {
         Ok(())
     }
 
-    fn remove_leftovers(&self, _: Duration) -> Result<u64, StorageError> {
+    fn remove_leftovers(&self, _: &[&str], _: Duration) -> Result<u64, StorageError> {
         Ok(0)
     }
 }

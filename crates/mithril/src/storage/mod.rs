@@ -23,6 +23,7 @@ mod cloud;
 mod error;
 mod local;
 mod memory;
+mod redact;
 mod url;
 
 pub use error::{StorageError, StorageErrorKind};
@@ -55,6 +56,19 @@ pub trait StorageBackend: fmt::Debug + Send + Sync {
     /// `AlreadyExists`, or the system's reason.
     fn put_new(&self, key: &str, bytes: &[u8]) -> Result<(), StorageError>;
 
+    /// Makes sure that [`StorageBackend::put_new`] keeps its promise: there are servers that ignore the condition.
+    ///
+    /// # Errors
+    /// `Unsupported` when the promise does not hold, or the system's reason.
+    fn check_put_new(&self) -> Result<(), StorageError> {
+        Ok(())
+    }
+
+    /// Whether a list may lack what was written a moment ago, as those of some servers do.
+    fn lists_may_lag(&self) -> bool {
+        false
+    }
+
     /// Makes or replaces a small object. Readers see the old or the new one.
     ///
     /// # Errors
@@ -85,12 +99,13 @@ pub trait StorageBackend: fmt::Debug + Send + Sync {
     /// When the system refuses.
     fn delete(&self, key: &str) -> Result<(), StorageError>;
 
-    /// Removes what writers that were killed left behind and [`StorageBackend::list`] does not show. Where nothing else
-    /// tells a killed writer from one at work, only what is older than `min_age`. Returns its bytes, as far as they are known.
+    /// Removes what writers that were killed left in some directories, not below them, and [`StorageBackend::list`] does not
+    /// show: only what is older than `min_age`, as a writer at work may be one of another machine. Returns its bytes, as far
+    /// as they are known.
     ///
     /// # Errors
     /// When the system refuses.
-    fn remove_leftovers(&self, min_age: Duration) -> Result<u64, StorageError>;
+    fn remove_leftovers(&self, directories: &[&str], min_age: Duration) -> Result<u64, StorageError>;
 }
 
 /// An object that is being written. Dropped before it is finished, it leaves nothing.

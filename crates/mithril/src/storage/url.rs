@@ -1,12 +1,14 @@
 //! Storage backends by URL.
 
+use super::redact::without_secrets_of_urls;
 use super::{LocalStorage, MemoryStorage, StorageBackend, StorageError, StorageErrorKind};
 use std::collections::BTreeMap;
+use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
 /// How object stores are spoken to.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct StorageOptions {
     /// Settings of the client by name, such as `endpoint`, `region`, `allow_http`, beside those of the environment.
@@ -17,6 +19,18 @@ pub struct StorageOptions {
     pub retry_timeout: Duration,
     /// How long one attempt may take.
     pub request_timeout: Duration,
+}
+
+impl fmt::Debug for StorageOptions {
+    /// Without the values of the client's settings, which may be secrets.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("StorageOptions")
+            .field("client", &self.client.keys())
+            .field("max_retries", &self.max_retries)
+            .field("retry_timeout", &self.retry_timeout)
+            .field("request_timeout", &self.request_timeout)
+            .finish()
+    }
 }
 
 impl Default for StorageOptions {
@@ -92,9 +106,9 @@ fn remote(url: &str, options: &StorageOptions) -> Result<Arc<dyn StorageBackend>
 #[cfg(not(feature = "cloud"))]
 fn remote(url: &str, _options: &StorageOptions) -> Result<Arc<dyn StorageBackend>, StorageError> {
     let reason = "this build has no clients of object stores (feature `cloud`)";
-    Err(StorageError::new(StorageErrorKind::Unsupported, "open", "", url, reason))
+    Err(StorageError::new(StorageErrorKind::Unsupported, "open", "", without_secrets_of_urls(url), reason))
 }
 
 fn invalid(url: &str, reason: &'static str) -> StorageError {
-    StorageError::new(StorageErrorKind::InvalidArgument, "open", "", url, reason)
+    StorageError::new(StorageErrorKind::InvalidArgument, "open", "", without_secrets_of_urls(url), reason)
 }

@@ -69,6 +69,12 @@ fn limits_of_the_specification_are_those_of_the_code() {
         format!("| {} bytes each |", limits::MAX_SECTION_LEN),
         format!("| {} bytes, or {} times", limits::SMALL_SECTION_LEN, limits::MAX_SECTION_RATIO),
         format!("| {} bytes |", limits::MAX_NAME_LEN),
+        format!("| path in the header | {} bytes |", limits::MAX_PATH_LEN),
+        format!(
+            "{}, or `index_offset` divided by {} where that is more |",
+            limits::FEW_ENTRIES,
+            limits::MIN_BYTES_PER_ENTRY
+        ),
         format!("| rank | {} |", limits::MAX_RANK),
         format!("| 2^{} |", limits::MAX_ALIGNMENT_LOG2),
     ];

@@ -119,8 +119,8 @@ fn finished_directory_is_replaced_only_when_asked() {
 }
 
 /// Writes a manifest that our own writer would refuse to write.
-fn forge_manifest(folder: &Folder, file: &PackedFile, small: &[u8]) {
-    let header = serde_json::json!({ "files": [file] }).to_string();
+fn forge_manifest(folder: &Folder, files: &[PackedFile], small: &[u8]) {
+    let header = serde_json::json!({ "files": files }).to_string();
     let manifest = Forge { header, ..Forge::of(vec![Forged::glue(small)]) };
     folder.write(&format!("packed/{MANIFEST}"), &manifest.build());
 }
@@ -141,7 +141,7 @@ fn manifests_cannot_write_outside() {
     packed_as.packed_as = Some("../victim".to_owned());
     cases.push(packed_as);
     for case in cases {
-        forge_manifest(&folder, &case, b"evil");
+        forge_manifest(&folder, std::slice::from_ref(&case), b"evil");
         let result =
             unpack_repository(&folder.join("packed"), &folder.join("out"), &Bases::none(), 0, true, &|_| ());
         assert!(result.is_err(), "{case:?}");
@@ -152,11 +152,114 @@ fn manifests_cannot_write_outside() {
     // A link that was there before must not lead out either.
     fs::create_dir_all(folder.join("out")).unwrap();
     symlink(folder.join("."), folder.join("out/way")).unwrap();
-    forge_manifest(&folder, &PackedFile::new("way/victim", 0o644, 4), b"evil");
+    forge_manifest(&folder, &[PackedFile::new("way/victim", 0o644, 4)], b"evil");
     let result =
         unpack_repository(&folder.join("packed"), &folder.join("out"), &Bases::none(), 0, true, &|_| ());
     assert!(result.unwrap_err().to_string().contains("through a link"));
     assert_eq!(fs::read(folder.join("victim")).unwrap(), b"untouched");
+}
+
+fn link_to(place: &str, target: &str) -> PackedFile {
+    let mut link = PackedFile::new(place, 0o777, 0);
+    link.link = Some(target.to_owned());
+    link
+}
+
+#[test]
+fn links_lead_out_neither_alone_nor_together() {
+    let folder = Folder::new("links-together");
+    let home = folder.write("home/.bashrc", b"the user's own");
+    let (packed, output) = (folder.join("packed"), folder.join("home/models/m"));
+    let unpack = || unpack_repository(&packed, &output, &Bases::none(), 0, true, &|_| ());
+    // Each of them stays inside by its text, and the second leads out through the first.
+    let first = [
+        PackedFile::new("x/y/z/a.txt", 0o644, 2),
+        link_to("x/y/z/l", "../../.."),
+        link_to("config.json", "x/y/z/l/../../.bashrc"),
+    ];
+    forge_manifest(&folder, &first, b"hi");
+    let refused = unpack().unwrap_err().to_string();
+    assert!(refused.contains("`config.json` is a link to") && refused.contains("outside"), "{refused}");
+    assert!(contents(&output).is_empty());
+    // The name of a directory that only some file systems take for another one is the name of a link as well.
+    let cased = [PackedFile::new("x/a.txt", 0o644, 2), link_to("l", "x"), link_to("out", "L/../../.bashrc")];
+    forge_manifest(&folder, &cased, b"hi");
+    assert!(unpack().unwrap_err().to_string().contains("outside"));
+    // A journal is written while the directory is made.
+    forge_manifest(&folder, &[PackedFile::new(".mithril-journal", 0o644, 2)], b"hi");
+    assert!(unpack().unwrap_err().to_string().contains(".mithril-journal"));
+    assert_eq!(fs::read(home).unwrap(), b"the user's own");
+}
+
+#[test]
+fn unpacking_replaces_links_and_never_writes_through_them() {
+    let folder = Folder::new("links-replaced");
+    let (packed, output) = (folder.join("packed"), folder.join("out"));
+    let own = folder.write("own", b"evil, but the user's own");
+    let exact = folder.write("exact", b"evil");
+    fs::set_permissions(&exact, fs::Permissions::from_mode(0o600)).unwrap();
+    let unpack = |replace| unpack_repository(&packed, &output, &Bases::none(), 0, replace, &|_| ());
+    fs::create_dir(&output).unwrap();
+    // One leads to other bytes, one to the same, whose mode must stay, and one to nothing.
+    let names = ["config.json", "same.json", "new.json"];
+    for (name, target) in names.iter().zip([&own, &exact, &folder.join("nothing")]) {
+        symlink(target, output.join(name)).unwrap();
+    }
+    symlink(&own, output.join(".mithril-journal")).unwrap();
+    let files = names.map(|name| PackedFile::new(name, 0o644, 4));
+    forge_manifest(&folder, &files, b"evilevilevil");
+    assert_eq!(unpack(false).unwrap_err().kind(), ErrorKind::Io, "links are not replaced unless asked");
+    unpack(true).unwrap();
+    for name in names {
+        assert!(!output.join(name).is_symlink(), "{name}");
+        assert_eq!(fs::read(output.join(name)).unwrap(), b"evil", "{name}");
+    }
+    assert_eq!(fs::read(&own).unwrap(), b"evil, but the user's own");
+    assert_eq!(fs::metadata(&exact).unwrap().permissions().mode() & 0o777, 0o600);
+    assert!(!folder.join("nothing").exists());
+}
+
+#[test]
+fn links_that_lead_out_through_others_are_packed_as_what_they_lead_to() {
+    let folder = Folder::new("links-through");
+    folder.write("in/x/y/a.txt", b"inside");
+    folder.write("outside.txt", b"outside");
+    symlink("../..", folder.join("in/x/y/up")).unwrap();
+    symlink("x/y/up/../outside.txt", folder.join("in/out.txt")).unwrap();
+    symlink("x/y/../y/a.txt", folder.join("in/around.txt")).unwrap();
+    let (packed, output) = (folder.join("packed"), folder.join("out"));
+    pack_repository(&folder.join("in"), &packed, &PackOptions::default(), false, &|_| ()).unwrap();
+    unpack_repository(&packed, &output, &Bases::none(), 0, false, &|_| ()).unwrap();
+    assert!(!output.join("out.txt").is_symlink(), "it would lead out of its new place as well");
+    assert_eq!(fs::read(output.join("out.txt")).unwrap(), b"outside");
+    assert_eq!(fs::read_link(output.join("around.txt")).unwrap().to_str(), Some("x/y/../y/a.txt"));
+    assert_eq!(fs::read(output.join("around.txt")).unwrap(), b"inside");
+}
+
+#[test]
+fn conversions_take_nothing_from_directories_outside() {
+    let folder = Folder::new("links-converted");
+    let weights = Tensor::weights("weight", Dtype::Bf16, 4096, 1);
+    let blob = folder.write("blobs/1", &safetensors(std::slice::from_ref(&weights)));
+    folder.write("blobs/2", b"{}");
+    folder.write("secrets/id_rsa", b"secret");
+    fs::create_dir_all(folder.join("model/inner")).unwrap();
+    folder.write("model/inner/text.txt", b"text");
+    symlink(&blob, folder.join("model/model.safetensors")).unwrap();
+    symlink("../blobs/2", folder.join("model/config.json")).unwrap();
+    let model = folder.join("model");
+    let open = || mithril::convert::Repository::open(&model).map(|model| model.others().to_vec());
+    // As a download cache has it, and a link to a directory inside.
+    symlink("inner", model.join("again")).unwrap();
+    let others: Vec<String> = open().unwrap().iter().map(|path| path.display().to_string()).collect();
+    assert_eq!(others, ["again/text.txt", "config.json", "inner/text.txt"]);
+    symlink(".", model.join("inner/self")).unwrap();
+    let refused = open().unwrap_err().to_string();
+    assert!(refused.contains("/self` is a link to a directory that holds it"), "{refused}");
+    fs::remove_file(model.join("inner/self")).unwrap();
+    symlink("../secrets", model.join("assets")).unwrap();
+    let refused = open().unwrap_err().to_string();
+    assert!(refused.contains("assets") && refused.contains("is a link to a directory outside"), "{refused}");
 }
 
 #[test]

@@ -214,6 +214,36 @@ fn an_output_limit_holds_for_streams() {
     assert_eq!(read((1 << 20) - 1).unwrap_err().kind(), ErrorKind::TooLarge);
 }
 
+/// Whether readers take what a frame holds without being asked to take more.
+fn is_taken_by_default(frame: &[u8]) -> bool {
+    mithril::inspect(frame).unwrap().raw_len <= DecodeOptions::default().output_limit(frame.len())
+}
+
+#[test]
+fn constant_data_is_within_the_default_limit_of_its_own_frame() {
+    // More than readers take for next to no bytes.
+    let raw = vec![0; 80 << 20];
+    for dtype in [Dtype::U16, Dtype::I64, Dtype::Bool] {
+        let frame = compress(&raw, &FrameOptions::default().with_dtype(dtype)).unwrap();
+        assert!(is_taken_by_default(&frame), "{dtype:?}: {} bytes", frame.len());
+        assert!(frame.len() < 20_000, "{dtype:?}: {} bytes", frame.len());
+    }
+    let streamed = |parts: &[&[u8]], dtype: Dtype| {
+        let mut encoder = Encoder::new(Vec::new(), &FrameOptions::default().with_dtype(dtype)).unwrap();
+        parts.iter().for_each(|part| encoder.write_all(part).unwrap());
+        encoder.finish().unwrap()
+    };
+    let frame = streamed(&[&raw], Dtype::U16);
+    assert!(is_taken_by_default(&frame) && frame.len() < 20_000, "{} bytes", frame.len());
+    // What the beginning does not tell.
+    let text = b"zeros come after this; ".repeat((8 << 20) / 23 + 1);
+    let frame = streamed(&[&text, &raw, &raw], Dtype::U16);
+    assert!(is_taken_by_default(&frame), "{} bytes", frame.len());
+    assert!(frame.len() < 5 << 20, "one block as it is: {} bytes", frame.len());
+    let decoded = decompress(&frame).unwrap();
+    assert!(decoded[..text.len()] == text && decoded[text.len()..].iter().all(|&byte| byte == 0));
+}
+
 #[test]
 fn a_stream_whose_shape_is_not_its_length_is_refused() {
     let samples = every_kind();
@@ -228,4 +258,24 @@ fn a_stream_whose_shape_is_not_its_length_is_refused() {
     let wrong = with_header(&unknown_len, |header| header[24] += 1);
     assert_eq!(decompress(&wrong).unwrap_err().kind(), ErrorKind::Corrupt);
     assert_eq!(decode_stream(&wrong).unwrap_err().kind(), ErrorKind::Corrupt);
+}
+
+#[test]
+fn a_source_that_is_not_read_to_its_end_is_an_error() {
+    let options = FrameOptions::default().with_dtype(Dtype::U8).with_threads(1);
+    for len in [0, 7, LONG] {
+        let encoder = |raw: &[u8]| {
+            let mut encoder = Encoder::new(Vec::new(), &options).unwrap();
+            encoder.write_all(raw).unwrap();
+            encoder
+        };
+        let raw = vec![3; len];
+        let frame = encoder(&raw).finish_whole(len as u64).unwrap();
+        assert!(decode_stream(&frame).unwrap() == raw);
+        for source_len in [len as u64 + 1, (len as u64).wrapping_sub(1)] {
+            let error = encoder(&raw).finish_whole(source_len).unwrap_err();
+            assert_eq!(error.kind(), ErrorKind::Io);
+            assert!(error.to_string().contains(&format!("{len} of its {source_len} bytes")), "{error}");
+        }
+    }
 }

@@ -83,8 +83,8 @@ impl StorageBackend for Remote {
     fn delete(&self, key: &str) -> Result<(), StorageError> {
         self.memory.delete(key)
     }
-    fn remove_leftovers(&self, min_age: Duration) -> Result<u64, StorageError> {
-        self.memory.remove_leftovers(min_age)
+    fn remove_leftovers(&self, directories: &[&str], min_age: Duration) -> Result<u64, StorageError> {
+        self.memory.remove_leftovers(directories, min_age)
     }
 }
 

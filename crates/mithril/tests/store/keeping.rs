@@ -1,10 +1,13 @@
 //! Deleting, retention, gc and rebase: nothing goes that a checkpoint needs, and all goes that none does.
 
 use super::{Run, store};
+use crate::folder::Folder;
+use mithril::checkpoint::blocking::CheckpointCompressor;
 use mithril::checkpoint::{
     Checkpoint, CheckpointError, CompressorConfig, GcOptions, Retention, VerifyOptions,
 };
-use mithril::storage::StorageBackend;
+use mithril::storage::{LocalStorage, MemoryStorage, StorageBackend};
+use std::sync::Arc;
 
 #[test]
 fn a_deleted_base_is_kept_as_long_as_it_is_needed() {
@@ -118,4 +121,108 @@ fn the_newest_is_the_one_with_the_highest_step_whatever_the_clock_says() {
     let object = store.manifest("step_30").unwrap().own()[0].object.clone();
     memory.delete(&object).unwrap();
     assert_eq!(store.latest().unwrap().unwrap().key, "step_20");
+}
+
+/// What lies beside the objects of a store, or has the names of its directories, is somebody's own.
+#[test]
+fn gc_touches_only_names_that_a_save_can_have_written() {
+    let (store, memory) = store(CompressorConfig::default());
+    store.save(&Run::new(7, 1, 0, 100).step(), "step_1", None).unwrap();
+    let foreign = [
+        "data/train.csv",
+        "data/sub/x.bin",
+        "data/0123456789abcdef.mckp",
+        "removed/notes.txt",
+        "manifests/Thumbs.db",
+        "manifests/desktop.ini",
+        "manifests/step_1.json~",
+        "manifests/old/step_1.json",
+    ];
+    let ours = ["data/0123456789abcdef0123456789abcdef.mckp", "data/0123456789abcdef0123456789abcdef-2.mckp"];
+    for name in foreign.iter().chain(&ours).chain(&["removed/0123456789abcdef0123456789abcdef.mckp"]) {
+        memory.put_new(name, b"x").unwrap();
+    }
+    let listing = store.list().unwrap();
+    assert_eq!((listing.checkpoints.len(), listing.unreadable.len()), (1, 0));
+    assert_eq!(listing.foreign.len(), 4);
+    assert!(store.verify(None, &VerifyOptions::deep(), &|_| ()).unwrap().is_intact());
+    let mut removed = store.gc(&GcOptions::now()).unwrap().removed;
+    removed.sort();
+    assert_eq!(removed, [ours[1], ours[0]]);
+    for name in foreign {
+        memory.get(name, 1).unwrap();
+    }
+    assert_eq!(memory.list("removed").unwrap().len(), 1, "the mark is gone, the notes are not");
+}
+
+#[test]
+fn a_place_where_nothing_was_saved_is_no_store() {
+    let memory = MemoryStorage::new();
+    let object = "data/0123456789abcdef0123456789abcdef.mckp";
+    memory.put_new(object, b"x").unwrap();
+    memory.put_new("manifests/Thumbs.db", b"x").unwrap();
+    let store = CheckpointCompressor::new(CompressorConfig::default(), Arc::new(memory.clone()));
+    let refused = [
+        store.gc(&GcOptions::now()).unwrap_err(),
+        store.verify(None, &VerifyOptions::default(), &|_| ()).unwrap_err(),
+        store.verify(Some("step_1"), &VerifyOptions::default(), &|_| ()).unwrap_err(),
+        store.apply_retention().unwrap_err(),
+        store.load("step_1").unwrap_err(),
+        store.meta("step_1").unwrap_err(),
+        store.delete("step_1").unwrap_err(),
+        store.rebase("step_1").unwrap_err(),
+    ];
+    for error in refused {
+        assert!(matches!(error, CheckpointError::NoStore { .. }), "{error}");
+    }
+    assert_eq!(memory.list("").unwrap().len(), 2, "nothing was touched");
+    // A run that starts asks what there is.
+    assert!(!store.exists().unwrap() && store.latest().unwrap().is_none());
+    assert!(store.keys().unwrap().is_empty() && store.list().unwrap().checkpoints.is_empty());
+    let state = Run::new(8, 1, 0, 100).step();
+    let error = store.save(&state, "step_2", Some("step_1")).unwrap_err();
+    assert!(matches!(error, CheckpointError::MissingPrevious { .. }), "{error}");
+    store.save(&state, "step_1", None).unwrap();
+    store.gc(&GcOptions::now()).unwrap();
+    assert!(memory.get(object, 1).is_err(), "of a save that was killed");
+    // It stays a store when its last checkpoint is deleted.
+    store.delete("step_1").unwrap();
+    assert!(store.exists().unwrap());
+    store.gc(&GcOptions::now()).unwrap();
+    let error = store.load("step_1").unwrap_err();
+    assert!(matches!(error, CheckpointError::NotFound { .. }), "{error}");
+}
+
+/// Things in a directory that cannot be read as a file, which would stop or hang whoever opened them.
+#[cfg(unix)]
+#[test]
+fn pipes_directories_and_links_beside_the_objects_are_left_alone() {
+    let folder = Folder::new("foreign-things");
+    let root = folder.join("s");
+    let open = || CheckpointCompressor::new(CompressorConfig::default(), Arc::new(LocalStorage::new(&root)));
+    open().save(&Run::new(9, 1, 0, 100).step(), "step_1", None).unwrap();
+    let outside = folder.write("outside.txt", b"precious");
+    let object = "0123456789abcdef0123456789abcdef";
+    for place in ["manifests/pipe.json", &format!("data/{object}-1.mckp"), "latest.json.pipe"] {
+        let made = std::process::Command::new("mkfifo").arg(root.join(place)).status().unwrap();
+        assert!(made.success());
+    }
+    std::fs::create_dir(root.join("manifests/directory.json")).unwrap();
+    std::fs::create_dir(root.join(format!("data/{object}-2.mckp"))).unwrap();
+    let link = |to: &std::path::Path, place: &str| std::os::unix::fs::symlink(to, root.join(place)).unwrap();
+    link(&folder.join(""), "manifests/linked.json");
+    link(&folder.join("nowhere"), "manifests/dangling.json");
+    link(&outside, &format!("data/{object}.mckp"));
+    let store = open();
+    let listing = store.list().unwrap();
+    assert_eq!((listing.checkpoints.len(), listing.unreadable.len()), (1, 0), "{:?}", listing.unreadable);
+    for key in ["pipe", "directory", "dangling"] {
+        assert!(store.load(key).is_err(), "{key}");
+    }
+    store.gc(&GcOptions::now()).unwrap();
+    assert_eq!(std::fs::read(&outside).unwrap(), b"precious");
+    store.load("step_1").unwrap();
+    // A broken manifest is another matter: its data cannot be told from garbage.
+    folder.write("s/manifests/step_2.json", b"broken");
+    assert!(matches!(store.gc(&GcOptions::now()).unwrap_err(), CheckpointError::InvalidFormat { .. }));
 }

@@ -9,12 +9,16 @@
 
 mod chains;
 mod fetching;
+mod files;
 #[allow(dead_code, reason = "shared with the other tests")]
 #[path = "../it/folder.rs"]
 mod folder;
 mod golden;
 mod keeping;
 mod moments;
+mod needs;
+mod order;
+mod returns;
 #[allow(dead_code, reason = "shared with the other tests")]
 #[path = "../it/samples.rs"]
 mod samples;

@@ -66,7 +66,7 @@ fn large_objects(backend: &dyn StorageBackend) {
     let keys: Vec<_> =
         backend.list("data").unwrap().into_iter().map(|object| (object.key, object.len)).collect();
     assert_eq!(keys, [("data/large".to_owned(), bytes.len() as u64)]);
-    assert_eq!(backend.remove_leftovers(Duration::ZERO).unwrap(), 0);
+    assert_eq!(backend.remove_leftovers(&["", "data"], Duration::ZERO).unwrap(), 0);
     backend.delete("data/large").unwrap();
 }
 
@@ -131,11 +131,26 @@ fn leftovers_of_killed_writers_are_removed_and_not_listed() {
     let folder = Folder::new("storage-leftovers");
     let storage = LocalStorage::new(folder.join(""));
     storage.put_new("data/a", b"a").unwrap();
-    folder.write("data/.b.mckp.4000000000-3.tmp", b"half");
+    folder.write("data/.b.mckp.0123456789abcdef0123456789abcdef.tmp", b"half");
+    folder.write("data/below/.b.mckp.0123456789abcdef0123456789abcdef.tmp", b"another's");
+    folder.write(".b.mckp.0123456789abcdef0123456789abcdef.tmp", b"another's");
     assert_eq!(storage.list("data").unwrap().len(), 1);
     let mut live = storage.create("data/c").unwrap();
     live.write_all(b"live").unwrap();
-    assert_eq!(storage.remove_leftovers(Duration::ZERO).unwrap(), 4);
+    // Nobody holds its lock, but it may be the file of another machine.
+    assert_eq!(storage.remove_leftovers(&["data"], Duration::from_secs(3600)).unwrap(), 0);
+    assert!(folder.join("data/.b.mckp.0123456789abcdef0123456789abcdef.tmp").exists());
+    let old = std::time::SystemTime::now() - Duration::from_secs(3700);
+    let left = std::fs::File::options()
+        .write(true)
+        .open(folder.join("data/.b.mckp.0123456789abcdef0123456789abcdef.tmp"))
+        .unwrap();
+    left.set_modified(old).unwrap();
+    assert_eq!(storage.remove_leftovers(&["data"], Duration::from_secs(3600)).unwrap(), 4);
+    assert_eq!(storage.remove_leftovers(&["data"], Duration::ZERO).unwrap(), 0, "one is at work");
+    for other in ["data/below", ""] {
+        assert!(folder.join(other).join(".b.mckp.0123456789abcdef0123456789abcdef.tmp").exists(), "{other}");
+    }
     live.finish().unwrap();
     assert_eq!(storage.get("data/c", 4).unwrap(), b"live");
 }

@@ -166,8 +166,8 @@ impl StorageBackend for Meddled {
     fn delete(&self, key: &str) -> Result<(), StorageError> {
         self.call().delete(key)
     }
-    fn remove_leftovers(&self, min_age: Duration) -> Result<u64, StorageError> {
-        self.call().remove_leftovers(min_age)
+    fn remove_leftovers(&self, directories: &[&str], min_age: Duration) -> Result<u64, StorageError> {
+        self.call().remove_leftovers(directories, min_age)
     }
 }
 
@@ -209,6 +209,79 @@ fn gc_between_any_two_calls_of_a_save_or_rebase_loses_nothing() {
         }
     }
     assert!(n_refused > 0, "some are hit");
+}
+
+/// A storage whose lists of manifests lack what was written a moment ago, and whose data looks as old as the test says.
+#[derive(Debug)]
+struct Lagging {
+    memory: MemoryStorage,
+    data_age: Duration,
+}
+
+impl StorageBackend for Lagging {
+    fn location(&self) -> &str {
+        self.memory.location()
+    }
+    fn create(&self, key: &str) -> Result<Box<dyn ObjectWriter>, StorageError> {
+        self.memory.create(key)
+    }
+    fn put_new(&self, key: &str, bytes: &[u8]) -> Result<(), StorageError> {
+        self.memory.put_new(key, bytes)
+    }
+    fn replace(&self, key: &str, bytes: &[u8]) -> Result<(), StorageError> {
+        self.memory.replace(key, bytes)
+    }
+    fn get(&self, key: &str, max_len: u64) -> Result<Vec<u8>, StorageError> {
+        self.memory.get(key, max_len)
+    }
+    fn open(&self, key: &str) -> Result<Box<dyn ReadAt>, StorageError> {
+        self.memory.open(key)
+    }
+    fn list(&self, directory: &str) -> Result<Vec<ObjectInfo>, StorageError> {
+        let mut listed = self.memory.list(directory)?;
+        listed.retain(|object| !object.key.starts_with("manifests/"));
+        for object in &mut listed {
+            object.modified = object.modified.and_then(|modified| modified.checked_sub(self.data_age));
+        }
+        Ok(listed)
+    }
+    fn delete(&self, key: &str) -> Result<(), StorageError> {
+        self.memory.delete(key)
+    }
+    fn remove_leftovers(&self, directories: &[&str], min_age: Duration) -> Result<u64, StorageError> {
+        self.memory.remove_leftovers(directories, min_age)
+    }
+    fn lists_may_lag(&self) -> bool {
+        true
+    }
+}
+
+#[test]
+fn a_list_that_lags_loses_no_checkpoint() {
+    for (data_age, has_pointer) in [(0, true), (0, false), (7200, true)] {
+        let memory = MemoryStorage::new();
+        let lagging = Lagging { memory: memory.clone(), data_age: Duration::from_secs(data_age) };
+        let store = CheckpointCompressor::new(CompressorConfig::default(), Arc::new(lagging));
+        let mut run = Run::new(30, 2, 1, 300);
+        let states = [run.step(), run.step()];
+        store.save(&states[0], "step_1", None).unwrap();
+        store.save(&states[1], "step_2", Some("step_1")).unwrap();
+        if !has_pointer {
+            memory.delete("latest.json").unwrap();
+        }
+        store.delete("step_1").unwrap();
+        assert_eq!(store.load("step_2").unwrap().tensors, states[1].tensors, "{data_age} {has_pointer}");
+        assert!(memory.list("removed").unwrap().is_empty());
+    }
+    // What is old and not needed goes, whichever deletion finds it.
+    let memory = MemoryStorage::new();
+    let lagging = Lagging { memory: memory.clone(), data_age: Duration::from_secs(7200) };
+    let store = CheckpointCompressor::new(CompressorConfig::default(), Arc::new(lagging));
+    let mut run = Run::new(31, 2, 0, 300);
+    store.save(&run.step(), "step_1", None).unwrap();
+    memory.put_new("data/0123456789abcdef0123456789abcdef.mckp", b"too young when it was deleted").unwrap();
+    store.delete("step_1").unwrap();
+    assert!(memory.list("data").unwrap().is_empty());
 }
 
 /// Waits for a future without a runtime.

@@ -169,7 +169,7 @@ fn bad_names_shapes_and_keys_change_nothing() {
         assert!(memory.list("data").unwrap().is_empty() && memory.list("manifests").unwrap().is_empty());
         error
     };
-    for name in ["../up", "/root", "a\0b", "__metadata__", &"n".repeat(5000)] {
+    for name in ["__metadata__", &"n".repeat(65_536)] {
         let error = check(&Checkpoint::new().with_tensor(name, tensor.clone()), "k", None);
         assert!(matches!(error, CheckpointError::UnsafeName { .. }), "{error}");
     }
@@ -187,6 +187,24 @@ fn bad_names_shapes_and_keys_change_nothing() {
     assert!(matches!(error, CheckpointError::UnsupportedDtype { .. }), "{error}");
     let error = check(&Checkpoint::new(), "k", Some("not there"));
     assert!(matches!(error, CheckpointError::MissingPrevious { .. }), "{error}");
+}
+
+#[test]
+fn tensors_of_any_name_come_back_from_a_store() {
+    let names = ["/dense/kernel", "..", "../up", "a/../b", "", "a\0b", "back\\..", &"n".repeat(60_000)];
+    let saved = |add: f32| {
+        names.iter().enumerate().fold(Checkpoint::new(), |checkpoint, (number, name)| {
+            let numbers =
+                (0..90u16).flat_map(|i| ((f32::from(i) * 0.3).sin() + add + number as f32).to_le_bytes());
+            checkpoint.with_tensor(*name, TensorData::new(numbers.collect::<Vec<u8>>(), [90], Dtype::F32))
+        })
+    };
+    let (store, _) = store(CompressorConfig::default());
+    store.save(&saved(0.0), "one", None).unwrap();
+    store.save(&saved(1e-4), "two", Some("one")).unwrap();
+    for (key, add) in [("one", 0.0), ("two", 1e-4)] {
+        assert_eq!(store.load(key).unwrap().tensors, saved(add).tensors);
+    }
 }
 
 /// Keys of checkpoints and of objects are made of anything; whatever is accepted stays inside of the store.

@@ -2,8 +2,9 @@
 
 Every adapter has
 
-- `is_tensor(value)`: whether a value is one of its arrays;
-- `borrow(tensor)`: contiguous little-endian bytes of it, the name of its number type, its shape;
+- `is_tensor(value)`: whether a value is one of its arrays, or of a type that is made of them;
+- `refusal(value)`: why one of those is no plain array, whose type, shape and numbers are all of it, and what to do; else None;
+- `borrow(tensor)`: contiguous little-endian bytes of it, the name of its number type, its shape. Refuses what is not plain;
 - `empty(dtype, shape, size)`: something to decode into, and its memory of `size` bytes; `finish` makes the array of it;
 - `memory(tensor)`: the writable memory of an array.
 
@@ -32,6 +33,7 @@ class Adapter(Protocol):
     FRAMEWORK: str
 
     def is_tensor(self, value: Any) -> bool: ...
+    def refusal(self, value: Any) -> str | None: ...
     def borrow(self, tensor: Any) -> tuple[Any, str, tuple[int, ...]]: ...
     def empty(self, dtype: str, shape: tuple[int, ...], size: int) -> tuple[Any, Any]: ...
     def finish(self, filled: Any) -> Any: ...
@@ -53,6 +55,18 @@ def of(value: Any) -> Adapter | None:
             if adapter.is_tensor(value):
                 return adapter
     return None
+
+
+def refuse(value: Any, reason: str | None) -> None:
+    """Refuses what is more than a plain array, if there is a reason: something would be lost without a word."""
+    if reason is not None:
+        raise TypeError(f"a {name_of_type(value)} is not stored: {reason}")
+
+
+def name_of_type(value: Any) -> str:
+    """The full name of a value's type."""
+    kind = type(value)
+    return f"{kind.__module__}.{kind.__qualname__}"
 
 
 def named(name: str) -> Adapter:

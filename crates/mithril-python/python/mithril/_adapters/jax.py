@@ -8,6 +8,7 @@ import jax
 import numpy as np
 
 from mithril._adapters import numpy as numpy_adapter
+from mithril._adapters import refuse
 from mithril._adapters._immutable import describe as describe
 from mithril._adapters._immutable import identity as identity
 from mithril._adapters._immutable import place as place
@@ -22,8 +23,20 @@ def is_tensor(value: Any) -> bool:
     return isinstance(value, jax.Array)
 
 
+def refusal(value: Any) -> str | None:
+    """Why a value is more than its numbers, or has none."""
+    if isinstance(value, jax.core.Tracer):
+        return "it has no values while a function is traced; store what the function returns"
+    if jax.dtypes.issubdtype(value.dtype, jax.dtypes.prng_key):
+        return "it is a random key; store its `jax.random.key_data`"
+    if not value.is_fully_addressable:
+        return "other processes have parts of it; save it by mithril.checkpoint.orbax"
+    return None
+
+
 def borrow(tensor: Any) -> tuple[Any, str, tuple[int, ...]]:
     """The bytes of an array; without a copy if it is on the CPU."""
+    refuse(tensor, refusal(tensor))
     return numpy_adapter.borrow(np.asarray(tensor))
 
 

@@ -7,6 +7,8 @@ from typing import Any
 import mlx.core as mx
 
 from mithril._adapters import numpy as numpy_adapter
+from mithril._adapters import refuse
+from mithril._adapters._dtypes import TABLE
 from mithril._adapters._immutable import describe as describe
 from mithril._adapters._immutable import identity as identity
 from mithril._adapters._immutable import place as place
@@ -14,22 +16,7 @@ from mithril._adapters._immutable import restore as restore
 from mithril._adapters._immutable import together as together
 from mithril._mithril import UnsupportedError
 
-_NAMES = {
-    mx.bool_: "BOOL",
-    mx.int8: "I8",
-    mx.int16: "I16",
-    mx.int32: "I32",
-    mx.int64: "I64",
-    mx.uint8: "U8",
-    mx.uint16: "U16",
-    mx.uint32: "U32",
-    mx.uint64: "U64",
-    mx.float16: "F16",
-    mx.bfloat16: "BF16",
-    mx.float32: "F32",
-    mx.float64: "F64",
-    mx.complex64: "C64",
-}
+_NAMES = {getattr(mx, names.mlx): names.ours for names in TABLE if names.mlx is not None}
 _TYPES = {ours: theirs for theirs, ours in _NAMES.items()}
 
 FRAMEWORK = "mlx"
@@ -40,11 +27,17 @@ def is_tensor(value: Any) -> bool:
     return isinstance(value, mx.array)
 
 
+def refusal(value: Any) -> str | None:
+    """Why a value is more than its numbers: subclasses of arrays."""
+    return None if type(value) is mx.array else "what it is beside its numbers would be lost; store `mx.array` of it"
+
+
 def borrow(tensor: Any) -> tuple[Any, str, tuple[int, ...]]:
     """The bytes of an array."""
+    refuse(tensor, refusal(tensor))
     name = _NAMES.get(tensor.dtype)
     if name is None:
-        raise TypeError(f"MLX's type {tensor.dtype} is none that mithril knows")
+        raise TypeError(f"unsupported MLX dtype {tensor.dtype}")
     if tensor.size == 0:
         return b"", name, tuple(tensor.shape)
     flat = mx.contiguous(tensor).reshape(-1)

@@ -6,30 +6,11 @@ from typing import Any
 
 import numpy as np
 
+from mithril._adapters import refuse
+from mithril._adapters._dtypes import TABLE
 from mithril._mithril import UnsupportedError
 
-# Names of numpy's and ml_dtypes' types that are not the same as ours.
-_NAMES = {
-    "bool": "BOOL",
-    "int8": "I8",
-    "int16": "I16",
-    "int32": "I32",
-    "int64": "I64",
-    "uint8": "U8",
-    "uint16": "U16",
-    "uint32": "U32",
-    "uint64": "U64",
-    "float16": "F16",
-    "float32": "F32",
-    "float64": "F64",
-    "complex64": "C64",
-    "bfloat16": "BF16",
-    "float8_e4m3fn": "F8_E4M3",
-    "float8_e5m2": "F8_E5M2",
-    "float8_e8m0fnu": "F8_E8M0",
-    "float8_e4m3fnuz": "F8_E4M3FNUZ",
-    "float8_e5m2fnuz": "F8_E5M2FNUZ",
-}
+_NAMES = {names.numpy: names.ours for names in TABLE if names.numpy is not None}
 _TYPES = {ours: theirs for theirs, ours in _NAMES.items()}
 
 FRAMEWORK = "numpy"
@@ -40,8 +21,19 @@ def is_tensor(value: Any) -> bool:
     return isinstance(value, (np.ndarray, np.generic))
 
 
+def refusal(value: Any) -> str | None:
+    """Why a value is more than its numbers: masked arrays, matrices and all other subclasses of arrays."""
+    # Where the bytes of a `memmap` come from is nothing of the array itself.
+    if isinstance(value, np.generic) or type(value) in (np.ndarray, np.memmap):
+        return None
+    if isinstance(value, np.ma.MaskedArray):
+        return "its mask would be lost; store its `data` and its `mask`, or what `filled()` gives"
+    return "what it is beside its numbers would be lost; store `numpy.asarray` of it"
+
+
 def borrow(tensor: Any) -> tuple[Any, str, tuple[int, ...]]:
     """The bytes of an array. Copies only what is not in C order or not little-endian."""
+    refuse(tensor, refusal(tensor))
     array = np.asarray(tensor)
     name = dtype_name(array.dtype)
     shape = array.shape
@@ -55,7 +47,7 @@ def dtype_name(dtype: np.dtype[Any]) -> str:
     """Our name of a type of numpy or ml_dtypes."""
     name = _NAMES.get(dtype.name)
     if name is None:
-        raise TypeError(f"numpy's type {dtype} is none that mithril knows")
+        raise TypeError(f"unsupported numpy dtype {dtype}")
     return name
 
 
@@ -86,6 +78,7 @@ def finish(filled: Any) -> Any:
 
 def memory(tensor: Any) -> Any:
     """The writable memory of an array, which must be contiguous."""
+    refuse(tensor, refusal(tensor))
     if not isinstance(tensor, np.ndarray) or not tensor.flags.c_contiguous:
         raise ValueError("`out` must be a C-contiguous array")
     return tensor.reshape(-1).view(np.uint8)

@@ -6,31 +6,12 @@ from typing import Any
 
 import torch
 
+from mithril._adapters import refuse
+from mithril._adapters._dtypes import TABLE, stored_as
 from mithril._mithril import UnsupportedError
 
-_TYPES = {
-    "BOOL": torch.bool,
-    "I8": torch.int8,
-    "I16": torch.int16,
-    "I32": torch.int32,
-    "I64": torch.int64,
-    "U8": torch.uint8,
-    "U16": torch.uint16,
-    "U32": torch.uint32,
-    "U64": torch.uint64,
-    "F16": torch.float16,
-    "BF16": torch.bfloat16,
-    "F32": torch.float32,
-    "F64": torch.float64,
-    "C64": torch.complex64,
-    "F8_E4M3": torch.float8_e4m3fn,
-    "F8_E5M2": torch.float8_e5m2,
-    "F8_E4M3FNUZ": torch.float8_e4m3fnuz,
-    "F8_E5M2FNUZ": torch.float8_e5m2fnuz,
-}
-if hasattr(torch, "float8_e8m0fnu"):
-    # From torch 2.7 on.
-    _TYPES["F8_E8M0"] = torch.float8_e8m0fnu
+# Versions of torch differ in which types they have.
+_TYPES = {names.ours: getattr(torch, names.torch) for names in TABLE if names.torch is not None and hasattr(torch, names.torch)}
 _NAMES = {theirs: ours for ours, theirs in _TYPES.items()}
 
 FRAMEWORK = "torch"
@@ -41,16 +22,47 @@ def is_tensor(value: Any) -> bool:
     return isinstance(value, torch.Tensor)
 
 
+def refusal(value: Any) -> str | None:
+    """Why a value is more than its numbers: tensors that are not dense, and all subclasses but parameters."""
+    if value.is_nested:
+        return "it is nested; store its parts, which `unbind()` gives"
+    if type(value) not in (torch.Tensor, torch.nn.Parameter):
+        if hasattr(value, "full_tensor"):
+            return "processes share it; save it by mithril.checkpoint.torch, or store its `full_tensor()`"
+        return "what it is beside its numbers would be lost; store it `as_subclass(torch.Tensor)`, or what it is made of"
+    if value.layout != torch.strided:
+        return f"its layout is {value.layout}; store its `to_dense()`, or its indices and values"
+    if value.is_quantized:
+        return "it is quantized; store its `int_repr()`, and its scale and zero point beside it"
+    # Torch has had names up to some version.
+    if getattr(value, "has_names", bool)():
+        return "its names would be lost; store its `rename(None)`, and its names beside it"
+    return None
+
+
 def borrow(tensor: Any) -> tuple[Any, str, tuple[int, ...]]:
     """The bytes of a tensor on the CPU. Copies only what is not contiguous."""
+    refuse(tensor, refusal(tensor))
     if tensor.device.type == "meta":
         raise ValueError("the tensor is on device meta, and has no values: move it to the CPU first")
     if tensor.device.type != "cpu":
         tensor = tensor.to("cpu")
-    if tensor.layout != torch.strided:
-        raise TypeError(f"a tensor of layout {tensor.layout} is not one array of numbers")
     name = dtype_name(tensor.dtype)
-    return memory(tensor.detach().resolve_conj().resolve_neg().contiguous()), name, tuple(tensor.shape)
+    return memory(_plain(tensor)), name, unpacked(name, tuple(tensor.shape))
+
+
+def borrow_chunk(tensor: Any) -> tuple[Any, str, tuple[int, ...]]:
+    """As `borrow`, for any type of torch: those that containers have no name for are lent as another one of their bytes."""
+    if chunk_type(tensor.dtype) in _TYPES:
+        return borrow(tensor)
+    refuse(tensor, refusal(tensor))
+    data = memory(_plain(tensor.to("cpu")))
+    return data, *stored_as(chunk_type(tensor.dtype), tensor.numel() * tensor.dtype.itemsize)
+
+
+def _plain(tensor: Any) -> Any:
+    """A contiguous tensor whose memory holds its values."""
+    return tensor.detach().resolve_conj().resolve_neg().contiguous()
 
 
 def is_lent(tensor: Any) -> bool:
@@ -62,7 +74,7 @@ def dtype_name(dtype: torch.dtype) -> str:
     """Our name of a type of torch."""
     name = _NAMES.get(dtype)
     if name is None:
-        raise TypeError(f"torch's type {dtype} is none that mithril knows")
+        raise TypeError(f"unsupported torch dtype {dtype}")
     return name
 
 
@@ -74,9 +86,42 @@ def dtype_of(name: str) -> torch.dtype:
     return dtype
 
 
+def chunk_type(dtype: torch.dtype) -> str:
+    """What manifests call a type of torch: our name, or torch's own where elements have another size than ours or no name."""
+    name = _NAMES.get(dtype, "F4")
+    return str(dtype).removeprefix("torch.") if name == "F4" else name
+
+
+def type_of_chunk(name: str) -> torch.dtype:
+    """The type of torch that `chunk_type` made this name of."""
+    dtype = _TYPES.get(name) or getattr(torch, name, None)
+    if not isinstance(dtype, torch.dtype):
+        raise UnsupportedError(f"this version of torch has no type {name}")
+    return dtype
+
+
+def unpacked(name: str, shape: tuple[int, ...]) -> tuple[int, ...]:
+    """The shape in elements of our type. torch's type for `F4` has two in each of its own, as safetensors counts them."""
+    if name != "F4":
+        return shape
+    if not shape:
+        raise TypeError("a tensor of torch.float4_e2m1fn_x2 without dimensions has two elements: give it one, `reshape(1)`")
+    return (*shape[:-1], shape[-1] * 2)
+
+
+def _packed(name: str, shape: tuple[int, ...]) -> tuple[int, ...]:
+    if name != "F4":
+        return shape
+    if not shape or shape[-1] % 2 != 0:
+        raise UnsupportedError(
+            f"torch has no tensor for F4 of the shape {list(shape)}: its type has pairs in the last dimension"
+        )
+    return (*shape[:-1], shape[-1] // 2)
+
+
 def empty(dtype: str, shape: tuple[int, ...], size: int) -> tuple[torch.Tensor, Any]:
     """A new tensor on the CPU and its memory."""
-    tensor = torch.empty(shape, dtype=dtype_of(dtype), device="cpu")
+    tensor = torch.empty(_packed(dtype, shape), dtype=dtype_of(dtype), device="cpu")
     return tensor, memory(tensor)
 
 

@@ -15,7 +15,20 @@ True
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from mithril._mithril import CheckpointMeta
+from mithril._submodules import submodules
 from mithril.checkpoint._compressor import Collected, Compressor, Listing, SaveHandle, Verified
 
+if TYPE_CHECKING:
+    from mithril.checkpoint import deepspeed as deepspeed
+    from mithril.checkpoint import lightning as lightning
+    from mithril.checkpoint import orbax as orbax
+    from mithril.checkpoint import torch as torch
+    from mithril.checkpoint import transformers as transformers
+
 __all__ = ["CheckpointMeta", "Collected", "Compressor", "Listing", "SaveHandle", "Verified"]
+
+if not TYPE_CHECKING:
+    __getattr__, __dir__ = submodules(__name__, ("deepspeed", "lightning", "orbax", "torch", "transformers"), __all__)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +25,7 @@ class Checkpoint:
         self._threads = threads
         self._models: dict[str, Any] = {}
         self._base: Checkpoint | None = None
+        self._by_name: dict[str, str] | None = None
 
     def base(self) -> Checkpoint | None:
         """The checkpoint that this one is stored against."""
@@ -42,19 +43,42 @@ class Checkpoint:
         return self._base
 
     def model(self, file: str) -> Any:
-        """A container of this checkpoint."""
+        """A container of this checkpoint, with those of the base that it needs."""
         if file not in self._models:
-            base = self.base()
-            bases = base.models() if base else []
-            try:
-                self._models[file] = self.place.storage.open_model(file, bases)
-            except NotFoundError:
-                raise NotFoundError(f"`{self.place}/{file}` is missing: the checkpoint is not whole") from None
+            self._models[file] = self._opened(file, self._bases_of)
         return self._models[file]
 
-    def models(self) -> list[Any]:
-        """All containers, which serve as bases of others."""
-        return [self.model(file) for file in self.manifest.files]
+    def models_with(self, names: Iterable[str]) -> list[Any]:
+        """The containers that have some of these chunks and objects, to store others against them."""
+        by_name = self._files_by_name()
+        return [self.model(file) for file in sorted({by_name[name] for name in names if name in by_name})]
+
+    def _opened(self, file: str, find_bases: Callable[[list[str]], list[Any]]) -> Any:
+        try:
+            return self.place.storage.open_model(file, self.manifest.files.get(file), find_bases)
+        except NotFoundError:
+            if self.place.has(file):
+                # It is the base that is missing.
+                raise
+            raise NotFoundError(f"`{self.place}/{file}` is missing: the checkpoint is not whole") from None
+
+    def _bases_of(self, names: list[str]) -> list[Any]:
+        """The containers of the base that have these tensors."""
+        base = self.base()
+        if base is None:
+            return []
+        if not base._files_by_name().keys() >= set(names):
+            return [base.model(file) for file in base.manifest.files]
+        return base.models_with(names)
+
+    def _files_by_name(self) -> dict[str, str]:
+        """In which container each chunk and object is."""
+        if self._by_name is None:
+            chunks = (chunk for tensor in self.manifest.tensors.values() for chunk in tensor.chunks)
+            objects = (entry for entry in self.manifest.objects.values() if "file" in entry)
+            self._by_name = {chunk.name: chunk.file for chunk in chunks}
+            self._by_name |= {entry["name"]: entry["file"] for entry in objects}
+        return self._by_name
 
     @property
     def directory(self) -> Path:
@@ -62,10 +86,6 @@ class Checkpoint:
         if not self.place.is_local:
             raise UnsupportedError(f"`{self.place}` is no directory")
         return Path(self.place.text)
-
-    def paths(self) -> list[Path]:
-        """Where the containers are in a directory."""
-        return [self.directory / file for file in self.manifest.files]
 
     def close(self) -> None:
         """Ends all reading."""

@@ -7,19 +7,21 @@ with a digest of itself; nothing in it is ever executed.
 
 from __future__ import annotations
 
-import hashlib
-import json
 import os
 import secrets
 from dataclasses import asdict, dataclass, field, fields
 from typing import Any
 
-from mithril._mithril import ConflictError, CorruptError, NotFoundError, UnsupportedError
+from mithril._mithril import ConflictError, CorruptError, NotFoundError
+from mithril.checkpoint._coverage import check, numbers
 from mithril.checkpoint._place import AnyPlace, Place
+from mithril.checkpoint._sealed import sealed, unsealed
 
 NAME = "manifest.json"
-_MAGIC = "mithril checkpoint"
+_MAGIC = "mithril distributed checkpoint"
 _VERSION = 1
+# What manifests said before the first release, as those of stores do.
+_BEFORE = "mithril checkpoint"
 # A manifest takes some hundred bytes for each chunk.
 _MAX_LEN = 1 << 32
 
@@ -82,9 +84,9 @@ def read(checkpoint: AnyPlace, name: str = NAME) -> Manifest:
         if os.path.isdir(place.text) if place.is_local else place.storage.list(""):
             raise NotFoundError(f"`{place}` is no finished checkpoint: it has no {name}") from None
         raise NotFoundError(f"there is no checkpoint `{place}`") from None
-    body = unsealed(text, path, _MAGIC, _VERSION)
+    body = unsealed(text, path, _MAGIC, _VERSION, before=_BEFORE)
     try:
-        return _from_body(body)
+        return _from_body(body, is_whole=name == NAME)
     except (ValueError, TypeError, KeyError, AttributeError) as error:
         raise CorruptError(f"`{path}` is damaged: {error}") from None
 
@@ -102,43 +104,29 @@ def write(checkpoint: AnyPlace, manifest: Manifest, *, replace: bool, name: str 
         raise ConflictError(f"another save has finished `{place}` first") from None
 
 
-def sealed(body: dict[str, Any], magic: str, version: int) -> bytes:
-    """JSON that says what it is, with a digest of itself."""
-    outer = {"format": magic, "version": version, "digest": _digest(body), "body": body}
-    return json.dumps(outer, separators=(",", ":"), allow_nan=False).encode()
-
-
-def unsealed(content: bytes, path: str, magic: str, version: int) -> dict[str, Any]:
-    """What `sealed` was given, if it is all there."""
-    try:
-        outer = json.loads(content)
-        found, found_version, body = outer["format"], outer["version"], outer["body"]
-    except (ValueError, TypeError, KeyError) as error:
-        raise CorruptError(f"`{path}` is damaged: {error}") from None
-    if found != magic:
-        raise CorruptError(f"`{path}` is the manifest of something else")
-    if found_version != version:
-        raise UnsupportedError(f"`{path}` is of version {found_version}; this mithril reads version {version}")
-    if outer.get("digest") != _digest(body) or not isinstance(body, dict):
-        raise CorruptError(f"`{path}` is damaged: its digest does not match")
-    return body
-
-
-def _digest(body: Any) -> str:
-    text = json.dumps(body, sort_keys=True, separators=(",", ":"), allow_nan=False)
-    return hashlib.blake2b(text.encode(), digest_size=32).hexdigest()
-
-
-def _from_body(body: dict[str, Any]) -> Manifest:
-    def chunk(entry: dict[str, Any]) -> Chunk:
-        file = entry["file"]
-        if not isinstance(file, str) or file != os.path.basename(file) or file in ("", ".", ".."):
-            raise ValueError(f"`{file}` is no name of a file")
-        return Chunk(tuple(entry["offsets"]), tuple(entry["sizes"]), file, entry["name"])
-
-    tensors = {
-        name: Tensor(entry["dtype"], tuple(entry["size"]), tuple(map(chunk, entry["chunks"])))
-        for name, entry in body["tensors"].items()
-    }
+def _from_body(body: dict[str, Any], is_whole: bool) -> Manifest:
+    files = {_file(name): length for name, length in body.get("files", {}).items()}
+    numbers(list(files.values()))
+    tensors = {name: _tensor(name, entry, files, is_whole) for name, entry in body["tensors"].items()}
+    for name, entry in body.get("objects", {}).items():
+        if "value" not in entry and _file(entry["file"]) not in files:
+            raise ValueError(f"`{name}` is in a file that is not listed")
     known = {entry.name for entry in fields(Manifest)}
     return Manifest(**{**{name: value for name, value in body.items() if name in known}, "tensors": tensors})
+
+
+def _tensor(name: str, entry: dict[str, Any], files: dict[str, int], is_whole: bool) -> Tensor:
+    def chunk(found: dict[str, Any]) -> Chunk:
+        if _file(found["file"]) not in files:
+            raise ValueError(f"a chunk of `{name}` is in a file that is not listed")
+        return Chunk(numbers(found["offsets"]), numbers(found["sizes"]), found["file"], found["name"])
+
+    tensor = Tensor(entry["dtype"], numbers(entry["size"]), tuple(map(chunk, entry["chunks"])))
+    check(name, tensor.size, [(chunk.offsets, chunk.sizes) for chunk in tensor.chunks], is_whole=is_whole)
+    return tensor
+
+
+def _file(name: Any) -> str:
+    if not isinstance(name, str) or name != os.path.basename(name) or name in ("", ".", ".."):
+        raise ValueError(f"`{name}` is not a name of a file")
+    return name

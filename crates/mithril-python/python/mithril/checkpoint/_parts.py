@@ -12,12 +12,12 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from mithril import _mithril
 from mithril._mithril import CorruptError, MithrilError
 from mithril._types import Coding
-from mithril.checkpoint import _manifest
+from mithril.checkpoint import _claims, _manifest
 from mithril.checkpoint._chunks import Checkpoint
 from mithril.checkpoint._manifest import Chunk, Manifest, Tensor
+from mithril.checkpoint._place import Place
 
 _POLL_SECONDS = 0.05
 
@@ -91,9 +91,8 @@ def write(
         stored.append((chunk.name, piece.stored_dtype, piece.stored_shape, piece.data))
     files = {}
     if stored:
-        path = directory / file
-        _mithril.pack_tensors(stored, None, path, against.paths() if against else [], coding, None)
-        files[file] = path.stat().st_size
+        models = against.models_with(name for name, *_ in stored) if against else []
+        files[file] = Place(directory).storage.pack_tensors(file, stored, models, coding)
     manifest = Manifest(
         tensors=tensors,
         planner_data=part.planner_data,
@@ -126,7 +125,7 @@ def merge(directory: Path, n_processes: int, *, timeout: float = 0.0) -> None:
         for name, tensor in part.tensors.items():
             merged[name] = _joined(name, merged.get(name), tensor)
     files = {file: size for part in parts for file, size in part.files.items()}
-    _manifest.write(directory, replace(first, tensors=merged, files=files), replace=False)
+    _claims.commit(Place(directory), replace(first, tensors=merged, files=files))
     for name in names:
         (directory / name).unlink()
 

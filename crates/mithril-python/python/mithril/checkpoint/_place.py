@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, Union
 
 from mithril import _mithril
-from mithril._mithril import NotFoundError, UnsupportedError
+from mithril._mithril import UnsupportedError
 
 _LOCAL = ("file", "local")
 _REMOTE = ("s3", "s3a", "gs", "az", "azure", "abfs", "abfss", "http", "https")
@@ -107,11 +107,7 @@ class Place:
         """Whether there is a file."""
         if self.is_local:
             return os.path.isfile(os.path.join(self.text, name))
-        try:
-            self.storage.get(name, 1 << 62)
-        except NotFoundError:
-            return False
-        return True
+        return self.storage.size(name) is not None
 
     def children(self, holding: str) -> Iterator[tuple[Place, list[str]]]:
         """The places directly below this one that hold a file, each with the names of all its files."""

@@ -17,6 +17,7 @@ from mithril._mithril import CheckpointMeta, CorruptError, NotFoundError, Unsupp
 from mithril.checkpoint import _manifest
 from mithril.checkpoint._compressor import Compressor
 from mithril.checkpoint._place import Place
+from mithril.checkpoint._sealed import sealed, unsealed
 from mithril.checkpoint._sync import sync
 
 STORE = "mithril-store"
@@ -83,7 +84,7 @@ class Pointers:
         self._saved[store.text] = key
         before = self._read(path) if path.exists() else None
         pointer = Pointer(store.relative_to(directory), key, files or {})
-        _replace(path, _manifest.sealed(pointer._asdict(), _MAGIC, _VERSION))
+        _replace(path, sealed(pointer._asdict(), _MAGIC, _VERSION))
         if before is not None:
             self.delete(path, before)
         if self._storage is None:
@@ -149,7 +150,7 @@ class Pointers:
             raise NotFoundError(f"there is no checkpoint `{path}`") from None
         if content is None:
             return None
-        body = _manifest.unsealed(b"{" + content, str(path), _MAGIC, _VERSION)
+        body = unsealed(b"{" + content, str(path), _MAGIC, _VERSION, before=_MAGIC)
         try:
             return Pointer(str(body["store"]), str(body["key"]), dict(body["files"]))
         except (KeyError, TypeError, ValueError) as error:

@@ -77,7 +77,10 @@ class _Encoder:
             return value if value - value == 0 else {MARK: "float", "value": repr(value)}
         adapter = _adapters.of(value)
         if adapter is not None:
-            return self.table.add(adapter, value, ".".join(path) or "state")
+            reason = adapter.refusal(value)
+            if reason is None:
+                return self.table.add(adapter, value, ".".join(path) or "state")
+            return self.other(value, path, reason)
         if isinstance(value, (dict, list, tuple, set, frozenset)):
             return self.contained(value, path)
         return self.other(value, path)
@@ -104,7 +107,7 @@ class _Encoder:
             return items if type(value) is list else {MARK: type(value).__name__, "items": items}
         return self.other(value, path)
 
-    def other(self, value: Any, path: tuple[str, ...]) -> Any:
+    def other(self, value: Any, path: tuple[str, ...], reason: str | None = None) -> Any:
         kind = type(value)
         if kind in (bytes, bytearray):
             return {MARK: kind.__name__, "value": base64.b64encode(value).decode()}
@@ -119,8 +122,8 @@ class _Encoder:
             import pickle
 
             return {MARK: "pickle", "value": base64.b64encode(pickle.dumps(value)).decode()}
-        name = f"{kind.__module__}.{kind.__qualname__}"
-        raise TypeError(f"{_shown(path)} is a {name}, which is stored only with trusted=True, by pickle")
+        name, why = _adapters.name_of_type(value), "" if reason is None else f": {reason}"
+        raise TypeError(f"{_shown(path)} is a {name}, which is stored only with trusted=True, by pickle{why}")
 
 
 class _Decoder:
@@ -169,7 +172,7 @@ class _Decoder:
             import pickle
 
             return pickle.loads(base64.b64decode(value))
-        raise ValueError(f"a later version may know what a {kind} is")
+        raise ValueError(f"unknown kind of value `{kind}`: the checkpoint was probably written by a newer version")
 
 
 def _torch_dtype(torch: Any, name: str) -> Any:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from mithril import _adapters
-from mithril._mithril import CorruptError
+from mithril._mithril import CorruptError, check_tensor_names
 
 # The key that says what an object of the text stands for, where that is not itself.
 MARK = "$"
@@ -52,12 +52,17 @@ class TensorTable:
         return stored
 
     def _free_name(self, path: str) -> str:
-        unsafe = path == "__metadata__" or "\0" in path or ".." in path or path.startswith("/") or len(path.encode()) > 2000
-        name = "tensor" if unsafe or not path else path
+        try:
+            # With room for a number behind it.
+            check_tensor_names([path, f"{path}#{len(self._names) + 2}"])
+            first = path or "tensor"
+        except ValueError:
+            first = "tensor"
+        name = first
         number = 1
         while name in self._names:
             number += 1
-            name = f"{path if not unsafe and path else 'tensor'}#{number}"
+            name = f"{first}#{number}"
         self._names.add(name)
         return name
 

@@ -38,7 +38,7 @@ class Codes:
         data = np.frombuffer(parts["compressed"], np.uint8)
         # The CPU's readers refuse whatever does not fit; what is read below is what they have seen.
         is_own = data.size > 5 and data[5] in (*_LEVELS_LAYOUTS, _BF16_LAYOUT)
-        (CodedMatrix if is_own else QuantisedMatrix).from_parts(parts)
+        (CodedMatrix if is_own else QuantisedMatrix)(parts)
         if data[5] == _BF16_LAYOUT:
             raise ValueError("codes of bf16 weights have more than eight bits, and no kernel")
         rows, columns = (int(n) for n in data[8:24].view(np.uint64))

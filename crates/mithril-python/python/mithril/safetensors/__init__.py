@@ -4,6 +4,9 @@ Two ways to use it. `compress_file` and `decompress_file` pack whole files and r
 mirrors the package: change `from safetensors import safe_open` to `from mithril.safetensors import safe_open`, and files of
 both kinds open; `save_file` writes packed ones. Submodules `numpy`, `torch`, `flax` and `mlx` are there as in the package.
 
+Plain files are read as the package reads them, by two rules more: a header that has one name twice is refused, and so is a
+tensor of more than 64 dimensions. `compress_file` takes both, and gives them back byte for byte.
+
 >>> import numpy as np, tempfile, os
 >>> from mithril.safetensors import save_file, safe_open
 >>> path = os.path.join(tempfile.mkdtemp(), "model.safetensors")
@@ -15,11 +18,20 @@ both kinds open; `save_file` writes packed ones. Submodules `numpy`, `torch`, `f
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from mithril._mithril import MithrilError as SafetensorError
+from mithril._submodules import submodules
 from mithril.safetensors._files import compress_bytes, compress_file, decompress_bytes, decompress_file
 from mithril.safetensors._open import Slice, safe_open
 from mithril.safetensors._reader import Reader
 from mithril.safetensors._save import load, load_file, save, save_file
+
+if TYPE_CHECKING:
+    from mithril.safetensors import flax as flax
+    from mithril.safetensors import mlx as mlx
+    from mithril.safetensors import numpy as numpy
+    from mithril.safetensors import torch as torch
 
 __all__ = [
     "Reader",
@@ -35,3 +47,6 @@ __all__ = [
     "save",
     "save_file",
 ]
+
+if not TYPE_CHECKING:
+    __getattr__, __dir__ = submodules(__name__, ("flax", "mlx", "numpy", "torch"), __all__)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from mithril import _mithril
+from mithril._files import named_if_there
 from mithril._progress import callback
 from mithril._types import Path, Progress
 from mithril.model_delta import statistics
@@ -51,19 +52,23 @@ def compress_file(
     workers: int | None = None,
     effort: str | None = None,
     base: Path | None = None,
+    overwrite: bool = False,
     progress: Progress = None,
 ) -> dict[str, float]:
-    """Pack a file. `out_path` appears whole or not at all, and replaces what was there.
+    """Pack a file. `out_path` appears whole or not at all.
 
     Memory does not grow with the file. `base` is a model that tensors may be stored against; `progress` is True for a bar,
     or a function of bytes that are done, all bytes and the tensor at work.
 
     Returns:
         `original` and `stored` bytes, their `ratio`, and the number of `tensors`.
+
+    Raises:
+        FileExistsError: `out_path` is there already, and `overwrite` does not say that it may be replaced.
     """
     coding = (level, _threads(threads, workers), effort, None)
-    with callback(progress) as told:
-        return statistics(_mithril.pack_file(in_path, out_path, _paths(base), coding, True, told))
+    with callback(progress) as told, named_if_there(out_path):
+        return statistics(_mithril.pack_file(in_path, out_path, _paths(base), coding, overwrite, told))
 
 
 def decompress_file(
@@ -73,12 +78,17 @@ def decompress_file(
     threads: int = 0,
     workers: int | None = None,
     base: Path | None = None,
+    overwrite: bool = False,
     progress: Progress = None,
 ) -> dict[str, float]:
-    """Restore the file that `compress_file` was given, byte for byte. Without `base`, it is looked for beside the file."""
-    with callback(progress) as told:
+    """Restore the file that `compress_file` was given, byte for byte. Without `base`, it is looked for beside the file.
+
+    Raises:
+        FileExistsError: `out_path` is there already, and `overwrite` does not say that it may be replaced.
+    """
+    with callback(progress) as told, named_if_there(out_path):
         number = _threads(threads, workers)
-        return statistics(_mithril.unpack_file(in_path, out_path, _paths(base), number, True, told))
+        return statistics(_mithril.unpack_file(in_path, out_path, _paths(base), number, overwrite, told))
 
 
 def _paths(base: Path | None) -> list[Path]:

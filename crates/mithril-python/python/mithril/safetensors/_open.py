@@ -136,9 +136,14 @@ class Slice:
         """
         shape = tuple(self.get_shape())
         strict = self._file._adapter.FRAMEWORK != "torch"
+        if strict and isinstance(index, list) and not index:
+            # The package takes an empty list for no rows.
+            index = slice(0, 0)
         indices = index if isinstance(index, tuple) else (index,)
         if strict:
             _check(indices, shape)
+        if self.get_dtype() == "F4":
+            _check_packed(indices, shape)
         rows, rest = _rows(indices, shape)
         adapter, threads = self._file._adapter, self._file._threads
         if rows is None:
@@ -163,6 +168,13 @@ def _rows(indices: tuple[Any, ...], shape: tuple[int, ...]) -> tuple[tuple[int, 
         return None, indices
     row %= shape[0]
     return (row, row + 1), (0, *others)
+
+
+def _check_packed(indices: tuple[Any, ...], shape: tuple[int, ...]) -> None:
+    """Refuse to take pairs of elements apart: all of a tensor can be read, and whole rows of it."""
+    if not indices or indices == (...,) or (len(indices) == 1 and indices[0] is not None and len(shape) > 1):
+        return
+    raise UnsupportedError("two elements of F4 share a byte: of such a tensor only whole rows can be read, `[first:end]`")
 
 
 def _check(indices: tuple[Any, ...], shape: tuple[int, ...]) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -64,12 +64,14 @@ def load_file(
 def save_model(
     model: torch.nn.Module, filename: Path, metadata: Metadata = None, force_contiguous: bool = True, **options: Any
 ) -> None:
-    """Pack the weights of a module. Of tensors that share memory one is kept, and the metadata say which stand for it."""
+    """Pack the weights of a module. Of tensors that share memory one is kept, and the metadata name it under the others.
+
+    An entry of `metadata` that has the name of such a tensor stays as it is.
+    """
     state = model.state_dict()
-    metadata = dict(metadata or {})
     for kept, dropped in _duplicates(state).items():
         for name in dropped:
-            metadata[name] = kept
+            metadata = {name: kept, **(metadata or {})}
             del state[name]
     if force_contiguous:
         state = {name: tensor.contiguous() for name, tensor in state.items()}
@@ -79,15 +81,29 @@ def save_model(
 def load_model(
     model: torch.nn.Module, filename: Path, strict: bool = True, device: Any = "cpu", *, backend: str = "mmap"
 ) -> tuple[list[str], list[str]]:
-    """Load weights into a module; returns names that were missing and names that were not expected."""
+    """Load weights into a module; returns names that were missing and names that were not expected.
+
+    Of tensors that share memory in the module the file has one, whichever that is. A second one is not expected: both are
+    written to the same memory, and one of them would be lost.
+
+    Raises:
+        RuntimeError: with `strict`, names are missing or not expected.
+    """
     state = load_file(filename, device, backend=backend)
+    tied = _duplicates(model.state_dict(), preferred=state.keys())
     missing, unexpected = model.load_state_dict(state, strict=False)
-    shared = {name for names in _duplicates(model.state_dict()).values() for name in names}
-    missing = [name for name in missing if name not in shared]
+    for name in (name for dropped in tied.values() for name in dropped):
+        if name in missing:
+            missing.remove(name)
+        else:
+            unexpected.append(name)
     if strict and (missing or unexpected):
-        raise RuntimeError(
-            f"Error(s) in loading state_dict for {type(model).__name__}: missing {missing}, unexpected {unexpected}"
-        )
+        lines = [f"Error(s) in loading state_dict for {type(model).__name__}:"]
+        for what, names in (("Missing", missing), ("Unexpected", unexpected)):
+            if names:
+                quoted = ", ".join(f'"{name}"' for name in sorted(names))
+                lines.append(f"    {what} key(s) in state_dict: {quoted}")
+        raise RuntimeError("\n".join(lines))
     return missing, unexpected
 
 
@@ -130,15 +146,16 @@ def _sharing(tensors: Mapping[str, torch.Tensor]) -> list[set[str]]:
     return groups
 
 
-def _duplicates(state: Mapping[str, torch.Tensor]) -> dict[str, list[str]]:
-    """Of tensors that share memory, the one that holds it all, and the others."""
+def _duplicates(state: Mapping[str, torch.Tensor], preferred: Collection[str] = ()) -> dict[str, list[str]]:
+    """Of tensors that share memory, one that holds it all, and the others: a preferred one if there is one."""
     duplicates = {}
     for names in _sharing(state):
         if len(names) > 1:
             whole = [name for name in sorted(names) if _is_whole(state[name])]
             if not whole:
                 raise RuntimeError(f"none of {sorted(names)}, which share memory, holds all of it")
-            duplicates[whole[0]] = sorted(names - {whole[0]})
+            kept = next((name for name in whole if name in preferred), whole[0])
+            duplicates[kept] = sorted(names - {kept})
     return duplicates
 
 

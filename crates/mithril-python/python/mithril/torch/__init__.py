@@ -15,10 +15,13 @@ A model that came quantised, from a GGUF file say, keeps the codes that `mithril
 
 from mithril.torch._compress import compress_module, load_module, resident_bytes, save_module
 from mithril.torch._modules import EntropyCodedEmbedding, EntropyCodedLinear
+from mithril.torch._report import CodingReport, coding_report
 
 __all__ = [
+    "CodingReport",
     "EntropyCodedEmbedding",
     "EntropyCodedLinear",
+    "coding_report",
     "compress_module",
     "load_module",
     "resident_bytes",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import NamedTuple
 
 import torch
 from torch import nn
@@ -23,6 +23,7 @@ from mithril.torch._modules import (
     matrix_of,
     matrix_of_weight,
 )
+from mithril.torch._report import CodingReport, reason_of_class, reason_of_weight, warn
 
 
 def compress_module(
@@ -34,11 +35,14 @@ def compress_module(
     arithmetic: Arithmetic = "torch",
     threads: int = 0,
 ) -> nn.Module:
-    """Replaces every `nn.Linear` and `nn.Embedding` below a module by one whose weights stay coded; returns the module.
+    """Replaces every `nn.Linear` and `nn.Embedding` of a model by one whose weights stay coded; returns the model.
+
+    The model is changed in place; one that is itself such a layer cannot be, and the coded layer is returned.
 
     `kind` is `entropy`, the smallest (about 10.7 bits per weight), or `fixed12` (12 bits, quicker to decode). Layers
     that share a weight share its codes. Weights that are not bf16 to the last bit stay as they are, as do layers that
-    are subclasses of the two and embeddings with `max_norm`, which change their own weights.
+    are subclasses of the two and embeddings with `max_norm`, which change their own weights. A `UserWarning` says how many
+    layers are coded if none is, or if weights of another type were left; `coding_report` says it of every layer.
 
     `ecq` is for models whose weights came quantised: `source` is the file that `mithril convert --to ecq` made of the
     quantised one, or its tensors, and `names` tells the name of a layer's matrix there (for GGUF `blk.0.attn_q.weight`;
@@ -52,50 +56,73 @@ def compress_module(
     """
     if (kind == "ecq") != (source is not None):
         raise ValueError("`source` is for `kind='ecq'`, which needs it: weights that came quantised, entropy-coded")
-    if source is not None:
-        return _take_quantised(model, source, names or str, arithmetic, threads)
-    coded: dict[int, Any] = {}
+    find = _weight_finder(kind) if source is None else _quantised_finder(source, names or str)
+    coded: list[str] = []
+    kept: dict[str, str] = {}
+    unexpected: set[str] = set()
 
-    def replacement(module: nn.Module) -> nn.Module | None:
-        weight = module.weight
-        if not isinstance(weight, torch.Tensor) or weight.dim() != 2 or weight.numel() == 0:
+    def replacement(name: str, module: nn.Module) -> nn.Module | None:
+        found = find(name, module)
+        if isinstance(found, _Kept):
+            kept[name] = found.reason
+            if found.is_unexpected:
+                unexpected.add(name)
             return None
+        coded.append(name)
+        return _replaced(module, found, module.weight.dtype, arithmetic, threads)
+
+    for name, module in model.named_modules():
+        if isinstance(module, (nn.Linear, nn.Embedding)) and (reason := reason_of_class(module)) is not None:
+            kept[name] = reason
+    model = _walk(model, replacement)
+    warn(CodingReport(tuple(coded), kept), unexpected, 2)
+    return model
+
+
+class _Kept(NamedTuple):
+    """Why a layer stays as it is, and whether that may surprise."""
+
+    reason: str
+    is_unexpected: bool
+
+
+_Finder = Callable[[str, nn.Module], Matrix | _Kept]
+
+
+def _weight_finder(kind: Kind) -> _Finder:
+    """Codes the weights of layers; those that layers share, once."""
+    coded: dict[int, Matrix | _Kept] = {}
+
+    def find(_: str, module: nn.Module) -> Matrix | _Kept:
+        weight = module.weight
         if id(weight) not in coded:
             try:
                 coded[id(weight)] = matrix_of_weight(weight, kind)
-            except ValueError:
-                coded[id(weight)] = None
-        return _replace(module, coded[id(weight)], weight.dtype, arithmetic, threads)
+            except ValueError as error:
+                coded[id(weight)] = _Kept(reason_of_weight(module) or str(error), True)
+        return coded[id(weight)]
 
-    _walk(model, lambda _, module: replacement(module))
-    return model
+    return find
 
 
-def _take_quantised(
-    model: nn.Module,
-    source: Path | Mapping[str, torch.Tensor],
-    names: Callable[[str], str],
-    arithmetic: Arithmetic,
-    threads: int,
-) -> nn.Module:
-    """Replaces the layers whose weights are matrices of an entropy-coded file."""
+def _quantised_finder(source: Path | Mapping[str, torch.Tensor], names: Callable[[str], str]) -> _Finder:
+    """Takes the matrices of an entropy-coded file."""
     state = dict(source) if isinstance(source, Mapping) else _load_file(source)
     matrices: dict[str, Matrix] = {}
 
-    def replacement(name: str, module: nn.Module) -> nn.Module | None:
+    def find(name: str, module: nn.Module) -> Matrix | _Kept:
         name = names(name)
         parts = _parts(state, name)
         if PARTS[0] not in parts:
-            return None
+            return _Kept("the source has no matrix of that name", False)
         weight = module.weight
-        assert isinstance(weight, torch.Tensor)
         if name not in matrices:
             matrices[name] = _named_matrix(name, parts)
-        is_same = weight.is_meta or is_matrix_of(matrices[name], weight)
-        return _replace(module, matrices[name], weight.dtype, arithmetic, threads) if is_same else None
+        if not weight.is_meta and not is_matrix_of(matrices[name], weight):
+            return _Kept("its matrix in the source decodes to other weights", True)
+        return matrices[name]
 
-    _walk(model, replacement)
-    return model
+    return find
 
 
 def _parts(state: Mapping[str, torch.Tensor], name: str) -> dict[str, torch.Tensor]:
@@ -127,11 +154,9 @@ def load_module(
         parts = _parts(state, name)
         if PARTS[0] not in parts:
             return None
-        weight = module.weight
-        assert isinstance(weight, torch.Tensor)
-        return _replace(module, _named_matrix(name, parts), weight.dtype, arithmetic, threads)
+        return _replaced(module, _named_matrix(name, parts), module.weight.dtype, arithmetic, threads)
 
-    _walk(model, replacement)
+    model = _walk(model, replacement)
     on_meta = any(tensor.is_meta for tensor in model.parameters())
     model.load_state_dict(state, assign=on_meta)
     return model
@@ -161,25 +186,27 @@ def resident_bytes(model: nn.Module) -> int:
     return n_plain + sum(matrix.resident_bytes for matrix in coded.values())
 
 
-def _replace(module: nn.Module, matrix: Any, dtype: torch.dtype, arithmetic: Arithmetic, threads: int) -> nn.Module | None:
-    if matrix is None:
-        return None
+def _replaced(module: nn.Module, matrix: Matrix, dtype: torch.dtype, arithmetic: Arithmetic, threads: int) -> nn.Module:
     if isinstance(module, nn.Linear):
         return EntropyCodedLinear(matrix, module.bias, dtype=dtype, arithmetic=arithmetic, threads=threads)
     assert isinstance(module, nn.Embedding)
     return EntropyCodedEmbedding(matrix, dtype=dtype, padding_idx=module.padding_idx, threads=threads)
 
 
-def _walk(model: nn.Module, replacement: Any) -> None:
-    """Replaces plain layers by what `replacement(name, layer)` gives, where it gives something."""
+def _walk(model: nn.Module, replacement: Callable[[str, nn.Module], nn.Module | None]) -> nn.Module:
+    """Replaces plain layers by what `replacement(name, layer)` gives, where it gives something; returns the model."""
     for name, parent in list(model.named_modules(remove_duplicate=False)):
         for child_name, child in list(parent.named_children()):
-            plain_embedding = type(child) is nn.Embedding and child.max_norm is None
-            if type(child) is nn.Linear or plain_embedding:
+            if _is_plain(child):
                 full_name = f"{name}.{child_name}" if name else child_name
                 new = replacement(full_name, child)
                 if new is not None:
                     setattr(parent, child_name, new)
+    return replacement("", model) or model if _is_plain(model) else model
+
+
+def _is_plain(module: nn.Module) -> bool:
+    return isinstance(module, (nn.Linear, nn.Embedding)) and reason_of_class(module) is None
 
 
 def _load_file(path: Path) -> dict[str, torch.Tensor]:

@@ -223,7 +223,7 @@ def matrix_of(parts: Mapping[str, torch.Tensor]) -> Matrix:
     memory = {name: adapter.memory(part.cpu().contiguous()) for name, part in parts.items()}
     # Levels are what `mithril quantize` and bf16 weights have; models that came quantised have scales alone.
     is_own = "levels" in memory or "scales" not in memory
-    return CodedMatrix.from_parts(memory) if is_own else QuantisedMatrix.from_parts(memory)
+    return CodedMatrix(memory) if is_own else QuantisedMatrix(memory)
 
 
 def is_matrix_of(matrix: Matrix, weight: torch.Tensor) -> bool:

@@ -20,8 +20,13 @@ fn n_cases(quick: u64, full: u64) -> u64 {
 
 /// A small state: two tensors that change and one that does not.
 fn state(seed: u64) -> Checkpoint {
-    let mut random = Random(seed.wrapping_mul(0x9E37_79B9_7F4A_7C15) | 1);
-    let mut moving = |name: &str, n: usize| {
+    state_of([seed, seed.wrapping_add(1 << 40), 7])
+}
+
+/// A state of two tensors whose values have these numbers, and a flag: equal numbers are equal values.
+fn state_of([weight, moment, flag]: [u64; 3]) -> Checkpoint {
+    let moving = |name: &str, value: u64, n: usize| {
+        let mut random = Random(value.wrapping_mul(0x9E37_79B9_7F4A_7C15) | 1);
         let mut fixed = Random(name.len() as u64 + 77);
         let bytes: Vec<u8> = (0..n)
             .flat_map(|_| {
@@ -31,9 +36,10 @@ fn state(seed: u64) -> Checkpoint {
             .collect();
         TensorData::new(bytes, [n as u64], Dtype::F32)
     };
-    let (a, b) = (moving("weight", 300), moving("moment.1", 200));
+    #[expect(clippy::cast_possible_truncation, reason = "a flag has few values")]
+    let flags = vec![flag as u8; 600];
     Checkpoint::new()
-        .with_tensor("weight", a)
-        .with_tensor("moment.1", b)
-        .with_tensor("frozen", TensorData::new(vec![7; 600], [300], Dtype::Bf16))
+        .with_tensor("weight", moving("weight", weight, 300))
+        .with_tensor("moment.1", moving("moment.1", moment, 200))
+        .with_tensor("flag", TensorData::new(flags, [300], Dtype::Bf16))
 }

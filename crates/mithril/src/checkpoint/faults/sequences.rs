@@ -1,8 +1,8 @@
 //! Random sequences of everything that can be done to a store, with kills and power cuts, against a model of it.
 
-use super::n_cases;
 use super::scenario::{Knowledge, open};
 use super::simulated::{Fault, Random, SimulatedDisk};
+use super::{n_cases, state_of};
 use crate::checkpoint::{GcOptions, VerifyOptions};
 use std::collections::BTreeSet;
 
@@ -30,12 +30,40 @@ fn random_sequences_agree_with_the_model() {
     );
 }
 
+/// The values that the tensors of a run have one after the other.
+#[derive(Default)]
+struct Values {
+    now: [u64; 3],
+    /// Values that there have been.
+    n_seen: [u64; 3],
+}
+
+impl Values {
+    /// Each tensor stays as it is, gets a value that it never had, or returns to one that it had; so does the flag, which
+    /// has few.
+    fn next(&mut self, random: &mut Random) -> [u64; 3] {
+        for (now, n_seen) in self.now.iter_mut().zip(&mut self.n_seen) {
+            match random.below(8) {
+                0..=2 => {}
+                3 | 4 => {
+                    *n_seen += 1;
+                    *now = *n_seen;
+                }
+                _ => *now = random.below(*n_seen + 1),
+            }
+        }
+        let [weight, moment, flag] = self.now;
+        [weight, moment, flag % 3]
+    }
+}
+
 fn sequence(seed: u64) -> Result<u64, String> {
     let mut random = Random(seed.wrapping_mul(0x2545_F491_4F6C_DD1D) | 1);
     let mut disk = SimulatedDisk::new();
     let mut store = open(&disk);
     let mut known = Knowledge::default();
     let mut n_faults = 0;
+    let mut values = Values::default();
     for operation in 0..N_OPERATIONS {
         let keys: Vec<String> = known.acknowledged.keys().cloned().collect();
         let some_key =
@@ -46,7 +74,7 @@ fn sequence(seed: u64) -> Result<u64, String> {
         let result = match (random.below(10), some_key(&mut random)) {
             (0..=4, previous) => {
                 let key = format!("step_{operation}");
-                known.save(&store, &key, seed * 1000 + operation, previous.as_deref())
+                known.save(&store, &key, state_of(values.next(&mut random)), previous.as_deref())
             }
             (5, Some(key)) => known.delete(&store, &key),
             (6, Some(key)) => store.rebase(&key).map(|_| ()),

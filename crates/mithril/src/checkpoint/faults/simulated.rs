@@ -1,6 +1,7 @@
 //! A file system in memory that knows what was synced: it fails at a step, stops at a step, and shows what a power cut
 //! at that moment could leave.
 
+use crate::attributes::Attributes;
 use crate::files::{Files, Listed, NewFile};
 use mithril_format::ReadAt;
 use std::collections::BTreeMap;
@@ -202,7 +203,7 @@ impl State {
 }
 
 impl Files for SimulatedDisk {
-    fn create_new(&self, path: &Path) -> io::Result<Box<dyn NewFile>> {
+    fn create_new(&self, path: &Path, _: &Attributes) -> io::Result<Box<dyn NewFile>> {
         let mut state = self.lock();
         state.step()?;
         state.check_parent(path)?;
@@ -289,6 +290,7 @@ impl Files for SimulatedDisk {
         let listed = children.map(|(name, node)| Listed {
             name: name.file_name().unwrap().to_str().unwrap().to_owned(),
             is_directory: *node == Node::Directory,
+            is_file: *node != Node::Directory,
             len: if let Node::File(file) = node { state.files[*file].bytes.len() as u64 } else { 0 },
             modified: None,
         });
@@ -329,6 +331,8 @@ impl NewFile for SimulatedFile {
         content.durable_len = content.bytes.len();
         Ok(())
     }
+
+    fn set_attributes(&mut self, _: &Attributes) {}
 }
 
 impl Drop for SimulatedFile {

@@ -60,7 +60,7 @@ fn killed_at_every_step_and_out_of_power_after_the_next_save_nothing_is_lost() {
         let (killed, _) = run(&disk);
         let found = disk.after_kill();
         let mut known = Knowledge { acknowledged: killed.acknowledged, ..Knowledge::default() };
-        known.save(&open(&found), "after", 77, None).unwrap();
+        known.save(&open(&found), "after", super::state(77), None).unwrap();
         for image in 0..20 {
             let mut random = Random((step * 1_000_003 + image) * 2 + 1);
             let wrong = known.check(&found.after_power_cut(&mut random)).err();

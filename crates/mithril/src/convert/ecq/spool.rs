@@ -13,6 +13,7 @@ use std::sync::{Mutex, PoisonError};
 
 /// A temporary file beside the output, and what lies in it.
 pub(crate) struct Spool {
+    /// The directory that it takes room of.
     path: PathBuf,
     file: File,
     entries: Mutex<Entries>,
@@ -26,9 +27,8 @@ struct Entries {
 
 impl Spool {
     pub(crate) fn create(output: &OutputDirectory) -> Result<Self, Error> {
-        let path = output.temporary().join(".spool");
-        let file = File::options().read(true).write(true).create_new(true).open(&path);
-        let file = file.map_err(|error| cannot("write", &path, error))?;
+        let path = output.temporary().to_owned();
+        let file = crate::anonymous_file(&path).map_err(|error| cannot("write", &path, error))?;
         Ok(Self { path, file, entries: Mutex::default() })
     }
 
@@ -81,7 +81,6 @@ impl Spool {
                 offset += piece.len() as u64;
             }
         }
-        std::fs::remove_file(&self.path).map_err(|error| cannot("remove", &self.path, error))?;
         Ok((entries.parts.into_iter().map(|(part, _)| part.name).collect(), layout.file_len()))
     }
 }

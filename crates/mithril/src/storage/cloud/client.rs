@@ -1,9 +1,12 @@
 //! A client of an object store, and the prefix that keys stand under.
 
+use super::super::redact::without_secrets_of_urls;
 use super::super::{StorageError, StorageErrorKind, StorageOptions};
 use super::runtime;
+use super::secrets::Secrets;
 use object_store::aws::AmazonS3Builder;
 use object_store::azure::MicrosoftAzureBuilder;
+use object_store::client::{HttpClient, HttpConnector};
 use object_store::gcp::GoogleCloudStorageBuilder;
 use object_store::http::HttpBuilder;
 use object_store::multipart::MultipartStore;
@@ -14,6 +17,9 @@ use std::fmt;
 use std::future::Future;
 use std::sync::mpsc::Receiver;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+/// Where clients ask for credentials when they have none: hosts of the provider's own machines.
+const METADATA_HOSTS: [&str; 2] = ["169.254.169.254", "metadata.google.internal"];
 
 /// An object store.
 pub(super) type Store = Arc<dyn ObjectStore>;
@@ -36,7 +42,10 @@ pub(super) struct Client {
 }
 
 struct Shared {
+    /// With its secrets: a client that is made after a fork needs them.
     url: String,
+    location: String,
+    secrets: Secrets,
     prefix: Path,
     options: StorageOptions,
     current: Mutex<Option<(u32, Connection)>>,
@@ -46,7 +55,9 @@ struct Shared {
 
 impl Client {
     pub(super) fn new(url: &str, options: &StorageOptions) -> Result<Self, StorageError> {
+        let secrets = Secrets::of(url, options);
         let invalid = |reason: String| {
+            let reason = secrets.hide(&reason);
             StorageError::new(StorageErrorKind::InvalidArgument, "open", "", location_of(url), reason)
         };
         // A second provider of TLS cannot be installed, and need not be.
@@ -61,17 +72,19 @@ impl Client {
         let prefix = Path::parse(prefix.trim_matches('/')).map_err(|error| invalid(error.to_string()))?;
         let connection = build(url, options).map_err(|error| invalid(error.to_string()))?;
         let shared = Shared {
-            url: location_of(url),
+            url: url.to_owned(),
+            location: location_of(url),
             prefix,
             options: options.clone(),
             current: Mutex::new(Some((std::process::id(), connection))),
             live_uploads: Mutex::default(),
+            secrets,
         };
         Ok(Self { shared: Arc::new(shared) })
     }
 
     pub(super) fn location(&self) -> &str {
-        &self.shared.url
+        &self.shared.location
     }
 
     /// Where the object of a key is. Parsed, not built from parts: that would spell `~` as `%7E`.
@@ -159,8 +172,22 @@ impl Client {
             Reason::NotSupported { .. } | Reason::NotImplemented { .. } => StorageErrorKind::Unsupported,
             _ => StorageErrorKind::Failed,
         };
-        // The message of the client names its causes already.
-        StorageError::new(kind, operation, key, self.location(), error.to_string())
+        // The message of the client names its causes already, and its URLs.
+        let mut reason = self.shared.secrets.hide(&error.to_string());
+        if METADATA_HOSTS.iter().any(|host| reason.contains(host)) {
+            reason =
+                format!("there are no credentials in the environment ({}): {reason}", self.credentials());
+        }
+        StorageError::new(kind, operation, key, self.location(), reason)
+    }
+
+    /// The variables of the environment that hold credentials.
+    fn credentials(&self) -> &'static str {
+        match self.shared.url.split("://").next() {
+            Some("s3" | "s3a") => "AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY",
+            Some("gs") => "GOOGLE_APPLICATION_CREDENTIALS",
+            _ => "AZURE_STORAGE_ACCOUNT_NAME and AZURE_STORAGE_ACCOUNT_KEY",
+        }
     }
 
     /// The work ended without a result.
@@ -172,24 +199,29 @@ impl Client {
 
 impl fmt::Debug for Client {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Client").field("url", &self.shared.url).finish_non_exhaustive()
+        f.debug_struct("Client").field("url", &self.shared.location).finish_non_exhaustive()
     }
 }
 
 /// A URL without what may be secret: user, password and query.
 fn location_of(url: &str) -> String {
     let url = url.split(['?', '#']).next().unwrap_or_default();
-    match url.split_once("://") {
-        Some((scheme, rest)) => {
-            let (host, path) = rest.split_once('/').unwrap_or((rest, ""));
-            // Azure spells the container before an `@`; a password has a colon.
-            let host = match host.rsplit_once('@') {
-                Some((user, host)) if user.contains(':') => host,
-                _ => host,
-            };
-            format!("{scheme}://{host}/{path}").trim_end_matches('/').to_owned()
-        }
-        None => url.to_owned(),
+    without_secrets_of_urls(url).trim_end_matches('/').to_owned()
+}
+
+/// Connects to web servers. A redirect to another host is followed, as those of model hubs lead to their storage, but that
+/// host is not told the URL that led there.
+#[derive(Debug)]
+struct WebConnector {
+    options: StorageOptions,
+}
+
+impl HttpConnector for WebConnector {
+    fn connect(&self, _: &ClientOptions) -> Result<HttpClient, object_store::Error> {
+        let client = reqwest::Client::builder().timeout(self.options.request_timeout).referer(false);
+        let failed =
+            |source: reqwest::Error| object_store::Error::Generic { store: "HTTP", source: source.into() };
+        Ok(HttpClient::new(client.build().map_err(failed)?))
     }
 }
 
@@ -223,8 +255,8 @@ fn build(url: &str, options: &StorageOptions) -> Result<Connection, object_store
         "http" | "https" => {
             let client =
                 ClientOptions::new().with_timeout(options.request_timeout).with_allow_http(scheme == "http");
-            let built =
-                HttpBuilder::new().with_url(url).with_client_options(client).with_retry(retry).build()?;
+            let built = HttpBuilder::new().with_url(url).with_client_options(client).with_retry(retry);
+            let built = built.with_http_connector(WebConnector { options: options.clone() }).build()?;
             Connection { store: Arc::new(built), parts: None }
         }
         _ => writable(configured!(MicrosoftAzureBuilder::from_env()).build()?),

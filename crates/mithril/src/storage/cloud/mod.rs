@@ -7,6 +7,7 @@ mod client;
 mod read_ahead;
 mod record;
 mod runtime;
+mod secrets;
 mod upload;
 
 use super::memory::{no_key, too_large};
@@ -18,11 +19,14 @@ use client::Client;
 use futures_util::TryStreamExt;
 use mithril_format::ReadAt;
 use object_store::path::Path;
-use object_store::{GetOptions, GetRange, ObjectStoreExt, PutMode, PutOptions, PutPayload};
+use object_store::{GetOptions, GetRange, GetResult, ObjectStoreExt, PutMode, PutOptions, PutPayload};
 use read_ahead::ReadAhead;
 use std::io;
 use std::time::Duration;
 use upload::Upload;
+
+/// The object that tells whether the server makes objects only on the condition that they do not exist.
+const PROBE: &str = "conditional";
 
 /// A prefix in an object store.
 #[derive(Debug)]
@@ -81,13 +85,26 @@ fn get(client: &Client, key: &str, max_len: u64) -> Result<Vec<u8>, StorageError
         let found = store.get(&path).await?;
         let len = found.meta.size;
         // More than is allowed is not fetched.
-        let bytes = if len <= max_len { Some(found.bytes().await?) } else { None };
+        let bytes = if len <= max_len { collect(found, len).await? } else { None };
         Ok((len, bytes))
     };
     match client.run("read", key, get)? {
-        (_, Some(bytes)) => Ok(bytes.into()),
+        (_, Some(bytes)) => Ok(bytes),
         (len, None) => Err(too_large(key, client.location(), len, max_len)),
     }
+}
+
+/// The bytes of an answer; nothing if there are more than were announced or asked for. Those are not kept in memory.
+async fn collect(found: GetResult, max_len: u64) -> object_store::Result<Option<Vec<u8>>> {
+    let mut pieces = found.into_stream();
+    let mut bytes = Vec::new();
+    while let Some(piece) = pieces.try_next().await? {
+        if (bytes.len() + piece.len()) as u64 > max_len {
+            return Ok(None);
+        }
+        bytes.extend_from_slice(&piece);
+    }
+    Ok(Some(bytes))
 }
 
 fn delete(client: &Client, key: &str) -> Result<(), StorageError> {
@@ -111,6 +128,27 @@ impl StorageBackend for CloudStorage {
     fn put_new(&self, key: &str, bytes: &[u8]) -> Result<(), StorageError> {
         self.path("create", key)?;
         put_new(&self.client, key, Bytes::copy_from_slice(bytes))
+    }
+
+    /// Makes an object twice: the second time must be refused. From the second save of a store on it is there, and this is
+    /// one request.
+    fn check_put_new(&self) -> Result<(), StorageError> {
+        for _ in 0..2 {
+            match put(&self.client, "create", PROBE, PutPayload::from_static(b"made once\n"), PutMode::Create)
+            {
+                Err(error) if error.kind() == StorageErrorKind::AlreadyExists => return Ok(()),
+                made => made?,
+            }
+        }
+        let _ = delete(&self.client, PROBE);
+        let (kind, location) = (StorageErrorKind::Unsupported, self.client.location());
+        let reason =
+            "the server ignores the header If-None-Match: of two writers of a key, one would be lost";
+        Err(StorageError::new(kind, "save safely", "", location, reason))
+    }
+
+    fn lists_may_lag(&self) -> bool {
+        true
     }
 
     fn replace(&self, key: &str, bytes: &[u8]) -> Result<(), StorageError> {
@@ -154,11 +192,11 @@ impl StorageBackend for CloudStorage {
     }
 
     /// Ends uploads whose writers are gone. Their bytes are not known here, and not counted.
-    fn remove_leftovers(&self, min_age: Duration) -> Result<u64, StorageError> {
-        for record in self.list(record::DIRECTORY)? {
+    fn remove_leftovers(&self, directories: &[&str], min_age: Duration) -> Result<u64, StorageError> {
+        for record in self.list(record::DIRECTORY)?.iter().filter(|note| record::is_note(&note.key)) {
             let is_live = self.client.live_uploads().contains(&record.key);
             if !is_live && record.age().unwrap_or_default() >= min_age {
-                record::abort(&self.client, &record.key)?;
+                record::abort(&self.client, &record.key, directories)?;
             }
         }
         Ok(0)
@@ -185,16 +223,42 @@ impl ReadAt for RemoteObject {
         }
         let end = offset.checked_add(out.len() as u64).filter(|&end| end <= self.len);
         let range = offset..end.ok_or(io::ErrorKind::UnexpectedEof)?;
-        let path = self.path.clone();
+        let (path, len) = (self.path.clone(), out.len() as u64);
         let get = move |store: client::Store| async move {
             let options = GetOptions { range: Some(GetRange::Bounded(range)), ..GetOptions::default() };
-            store.get_opts(&path, options).await?.bytes().await
+            collect(store.get_opts(&path, options).await?, len).await
         };
         let bytes = self.client.run("read", &self.key, get).map_err(StorageError::into_io)?;
+        let bytes = bytes.ok_or_else(|| {
+            let (kind, location) = (StorageErrorKind::Failed, self.client.location());
+            let reason = "the server sent more than was asked for";
+            StorageError::new(kind, "read", &self.key, location, reason).into_io()
+        })?;
         if bytes.len() != out.len() {
             return Err(io::ErrorKind::UnexpectedEof.into());
         }
         out.copy_from_slice(&bytes);
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use object_store::memory::InMemory;
+
+    #[test]
+    fn an_answer_that_is_longer_than_it_may_be_is_not_kept() {
+        let collected = |max_len| {
+            let collecting = runtime::start(async move {
+                let store = InMemory::new();
+                store.put(&Path::from("a"), PutPayload::from_static(b"twelve bytes")).await?;
+                collect(store.get(&Path::from("a")).await?, max_len).await
+            });
+            collecting.recv().unwrap().unwrap()
+        };
+        assert_eq!(collected(12).unwrap(), b"twelve bytes");
+        assert_eq!(collected(20).unwrap(), b"twelve bytes");
+        assert_eq!(collected(11), None);
     }
 }

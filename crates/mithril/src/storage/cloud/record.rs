@@ -74,18 +74,27 @@ impl Record {
     }
 }
 
-/// Ends the upload that a note is about, and removes the note.
-pub(super) fn abort(client: &Client, key: &str) -> Result<(), StorageError> {
+/// Whether an object has a name that a note can have.
+pub(super) fn is_note(key: &str) -> bool {
+    let name = key.strip_prefix(DIRECTORY).and_then(|name| name.strip_prefix('/')?.strip_suffix(".json"));
+    let is_hex = |byte: u8| matches!(byte, b'0'..=b'9' | b'a'..=b'f');
+    name.is_some_and(|name| name.len() == 16 && name.bytes().all(is_hex))
+}
+
+/// Ends the upload that a note is about, if it is one of these directories, and removes the note.
+pub(super) fn abort(client: &Client, key: &str, directories: &[&str]) -> Result<(), StorageError> {
     let note = match get(client, key, MAX_LEN) {
         // Somebody else was quicker.
         Err(error) if error.kind() == StorageErrorKind::NotFound => return Ok(()),
         note => note?,
     };
-    if let Ok(Note { object, upload }) = serde_json::from_slice(&note)
-        && super::is_key(&object)
-    {
-        end(client, &object, upload)?;
+    // Something else of that name is not ours.
+    let Ok(Note { object, upload }) = serde_json::from_slice(&note) else { return Ok(()) };
+    let directory = object.rsplit_once('/').map_or("", |(directory, _)| directory);
+    if !super::is_key(&object) || !directories.contains(&directory) {
+        return Ok(());
     }
+    end(client, &object, upload)?;
     delete(client, key)
 }
 

@@ -51,7 +51,7 @@ proptest! {
         let mut entries = Vec::new();
         let mut named = Vec::new();
         for (i, (mut tensor, hole)) in tensors.into_iter().enumerate() {
-            tensor.name = format!("{} {i}", ["w", "a/b", "λ", "x \" y", ".."][i % 5]);
+            tensor.name = format!("{} {i}", ["w", "a/b", "λ", "x \" y", "/.."][i % 5]);
             data.extend(random.bytes(hole));
             entries.push(tensor.json(data.len()));
             data.extend(&tensor.raw);

@@ -1,8 +1,8 @@
 //! Odd but legal safetensors files come back byte for byte; illegal ones are refused with the reason.
 
-use super::{Tensor, check_restored, file_of, packed, safetensors, unpacked};
+use super::{Tensor, check_restored, file_of, packed, packed_with, safetensors, unpacked};
 use mithril::Dtype;
-use mithril::container::{EntryKind, Reader};
+use mithril::container::{Bases, EntryKind, Model, Reader};
 use mithril::pack::{PackOptions, pack};
 
 fn weights(name: &str, n: u64) -> Tensor {
@@ -73,19 +73,29 @@ fn tensors_of_no_bytes_and_of_no_dimensions_come_back() {
 }
 
 #[test]
-fn names_that_are_unsafe_stay_inside_the_file() {
-    let long = "n".repeat(70_000);
-    let unsafe_names = ["../up", "/etc/passwd", "a/../b", "nul\0", "back\\..\\slash", &long];
-    let mut tensors: Vec<Tensor> = unsafe_names.iter().map(|name| weights(name, 30)).collect();
-    tensors.push(weights("safe", 40));
-    tensors.insert(2, weights("also.safe", 50));
-    let safe: Vec<Tensor> = tensors.iter().filter(|tensor| tensor.name.contains("safe")).cloned().collect();
+fn names_that_look_like_paths_are_names() {
+    let longest = "n".repeat(65_535);
+    let names = [
+        "../up",
+        "/params/dense/kernel",
+        "a/../b",
+        "..",
+        "nul\0",
+        "back\\..\\slash",
+        &"n".repeat(4097),
+        &longest,
+    ];
+    let tensors: Vec<Tensor> = names.iter().zip(30..).map(|(name, n)| weights(name, n)).collect();
+    let kinds = check_restored("names like paths", &safetensors(&tensors), &tensors);
+    assert!(kinds.iter().all(|&kind| kind == EntryKind::Full));
+}
+
+#[test]
+fn a_name_that_no_entry_can_have_stays_inside_the_file() {
+    let tensors = [weights(&"n".repeat(65_536), 30), weights("short", 40)];
     let file = safetensors(&tensors);
-    let kinds = check_restored("unsafe names", &file, &safe);
-    assert_eq!(kinds.len(), 2, "tensors with unsafe names are no entries");
-    let (container, _) = packed(&file);
-    let reader = Reader::open(container.as_slice()).unwrap();
-    assert!(unsafe_names.iter().all(|name| reader.find(name).is_err()));
+    let kinds = check_restored("a long name", &file, &tensors[1..]);
+    assert_eq!(kinds.len(), 1, "a tensor with such a name is no entry");
 }
 
 #[test]
@@ -133,10 +143,23 @@ fn illegal_files_are_refused_with_the_reason() {
     let (a, b) = (weights("a", 2), weights("b", 2));
     let overlapping = file_of(&format!("{{{},{}}}", a.json(0), b.json(4)), &[0; 12]);
     assert!(refused(&overlapping).contains("overlap"));
-    let twice = file_of(&format!("{{{},{}}}", a.json(0), a.json(8)), &[0; 16]);
-    assert!(refused(&twice).contains("twice"));
     assert!(refused(b"PK\x03\x04 not a model").contains("known kind"));
     assert!(refused(b"").contains("known kind"));
+}
+
+#[test]
+fn files_that_are_no_safetensors_to_the_package_come_back() {
+    let (a, other) = (weights("a", 60), Tensor::weights("b", Dtype::F32, 60, 99));
+    let twice = [&a.raw[..], &other.raw].concat();
+    let twice = file_of(&format!("{{{},{}}}", a.json(0), a.json(a.raw.len())), &twice);
+    // As the package reads it: the last one.
+    check_restored("a name twice", &twice, &[Tensor { name: "a".to_owned(), ..other }]);
+    let behind = [&safetensors(std::slice::from_ref(&a))[..], b"more"].concat();
+    check_restored("bytes behind the last tensor", &behind, std::slice::from_ref(&a));
+    for (file, reason) in [(twice, "`a` is there twice"), (behind, "4 bytes behind the last tensor")] {
+        let error = Model::open("odd", Box::new(file), Bases::none()).unwrap_err().to_string();
+        assert!(error.contains(reason), "{error}");
+    }
 }
 
 #[test]
@@ -147,4 +170,26 @@ fn a_container_of_tensors_is_no_file() {
     let entry = super::forge::Forged::full("a", 2, &[4], &[1, 2, 3, 4]);
     let shorter = super::forge::Forge::packed(5, vec![entry]).build();
     assert!(unpacked(&shorter).unwrap_err().to_string().contains("as long together"));
+}
+
+#[test]
+fn constant_and_unchanged_tensors_are_read_whole_by_default() {
+    // More bytes than readers take for next to none.
+    let zeros = Tensor::new("zeros", Dtype::U16, &[36 << 20], vec![0; 72 << 20]);
+    let (container, _) = packed(&safetensors(&[zeros]));
+    assert!(container.len() < 20_000);
+    let read = Reader::open(container).unwrap().read(1, &Bases::none()).unwrap();
+    assert!(read.len() == 72 << 20 && read.iter().all(|&byte| byte == 0));
+
+    let n = (66u64 << 20) / 8;
+    let mixed =
+        |i: u64| i.wrapping_mul(0x9e37_79b9_7f4a_7c15).rotate_left(29).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    let mut raw: Vec<u8> = (0..n).flat_map(|i| mixed(i).to_le_bytes()).collect();
+    let file = |raw: &[u8]| safetensors(&[Tensor::new("numbers", Dtype::I64, &[n], raw.to_vec())]);
+    let base = Model::open("base", Box::new(packed(&file(&raw)).0), Bases::none()).unwrap();
+    raw[12_345_678] ^= 1;
+    let options = PackOptions::default().with_bases(Bases::new([base]));
+    let (container, summary) = packed_with(&file(&raw), &options);
+    assert_eq!(summary.tensors[0].kind, EntryKind::Delta);
+    assert!(Reader::open(container).unwrap().read(1, &options.bases).unwrap() == raw);
 }

@@ -8,10 +8,12 @@ import jax
 import numpy as np
 
 from mithril._adapters import numpy as numpy_adapter
-from mithril._mithril import UnsupportedError
+from mithril._adapters._dtypes import stored_as
+from mithril._mithril import UnsupportedError, check_tensor_names
 from mithril.checkpoint import _state
-from mithril.checkpoint._parts import Part, Piece
+from mithril.checkpoint._parts import Part, Piece, chunk_name
 from mithril.checkpoint.orbax import _tree
+from mithril.checkpoint.orbax._shardings import Shardings
 
 _PLAIN = (bool, int, float, complex, str, bytes)
 
@@ -33,8 +35,10 @@ def part_of(tree: Any, *, copied: bool) -> Part:
     pieces: list[Piece] = []
     objects: dict[str, Any] = {}
     kinds: dict[str, str] = {}
+    shardings = Shardings()
     for name, leaf in named:
         if isinstance(leaf, jax.Array):
+            shardings.add(name, leaf.sharding)
             if _is_key(leaf):
                 kinds[name] = f"key {jax.random.key_impl(leaf)}"
                 leaf = jax.random.key_data(leaf)
@@ -50,8 +54,15 @@ def part_of(tree: Any, *, copied: bool) -> Part:
             raise TypeError(
                 f"`{name}` is a {type(leaf).__module__}.{type(leaf).__qualname__}, which is no array or plain value"
             )
-    planner_data = _state.encode({"framework": "orbax", "tree": _tree.skeleton_of(tree), "kinds": kinds}).text
-    return Part(pieces, objects, planner_data)
+    described = {
+        "framework": "orbax",
+        "tree": _tree.skeleton_of(tree),
+        "kinds": kinds,
+        "shardings": shardings.plain(),
+    }
+    # Before anything is written.
+    check_tensor_names([chunk_name(piece.tensor, piece.offsets) for piece in pieces] + list(objects))
+    return Part(pieces, objects, _state.encode(described).text)
 
 
 def is_leaf(leaf: Any) -> bool:
@@ -94,11 +105,11 @@ def _piece(name: str, array: Any, size: tuple[int, ...], offsets: tuple[int, ...
     except TypeError:
         if array.dtype.hasobject or (array.dtype.kind in "USVMm" and not _is_number(array.dtype)):
             raise TypeError(f"`{name}` is an array of {array.dtype}, which are no numbers") from None
-    # Numbers that containers have no name for are stored as bytes, or as the two doubles of a complex number.
+    if array.dtype.byteorder == ">":
+        array = array.astype(array.dtype.newbyteorder("<"))
     data = np.ascontiguousarray(array).reshape(-1).view(np.uint8)
-    stored = "F64" if array.dtype.name == "complex128" else "U8"
-    count = data.size // (8 if stored == "F64" else 1)
-    return Piece(name, array.dtype.name, tuple(size), offsets, array.shape, stored, (count,), data)
+    stored, shape = stored_as(array.dtype.name, data.size)
+    return Piece(name, array.dtype.name, tuple(size), offsets, array.shape, stored, shape, data)
 
 
 def _is_number(dtype: np.dtype[Any]) -> bool:

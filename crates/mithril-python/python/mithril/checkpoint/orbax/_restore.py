@@ -13,14 +13,16 @@ from mithril.checkpoint import _boxes, _state
 from mithril.checkpoint._boxes import Box
 from mithril.checkpoint._chunks import Checkpoint
 from mithril.checkpoint._manifest import Manifest
-from mithril.checkpoint.orbax import _tree
+from mithril.checkpoint.orbax import _shardings, _tree
 from mithril.checkpoint.orbax._leaves import dtype_of
 
 
 def restore(directory: Path, target: Any = None, *, partial: bool = False, threads: int = 0) -> Any:
     """A tree. `target` gives its structure, and the shape, number type and sharding of its arrays.
 
-    A leaf of the target that is `...` stays that. With `partial`, the checkpoint may hold more than the target.
+    Arrays of JAX for which it gives no sharding have the one that they were saved with, if its devices are here; arrays of
+    numpy stay that. A leaf of the target that is `...` stays that, and None leaves out what the checkpoint has in its
+    place. With `partial`, the checkpoint may hold more than the target.
     """
     checkpoint = Checkpoint(directory, threads=threads)
     try:
@@ -28,10 +30,12 @@ def restore(directory: Path, target: Any = None, *, partial: bool = False, threa
         if target is None:
             return _tree.fill(saved.skeleton, {name: saved.leaf(name) for name in saved.names()})
         named, definition = _tree.leaves_of(target)
-        missing = [name for name, leaf in named if leaf is not ... and name not in saved.names()]
+        names = saved.names()
+        missing = [name for name, leaf in named if leaf is not ... and name not in names]
         if missing:
             raise NotFoundError(f"the checkpoint `{directory}` has no {_listed(missing)}")
-        unwanted = saved.names() - {name for name, _ in named}
+        left_out = _tree.left_out_of(target)
+        unwanted = {name for name in names - {name for name, _ in named} if not _tree.is_in(name, left_out)}
         if unwanted and not partial:
             raise ValueError(
                 f"the target has no {_listed(sorted(unwanted))}, which the checkpoint has: `partial_restore=True` "
@@ -57,6 +61,7 @@ class _Saved:
             raise UnsupportedError(f"`{checkpoint.directory}` was not saved through Orbax")
         self.skeleton = described["tree"]
         self.kinds: dict[str, str] = described["kinds"]
+        self.shardings = _shardings.Saved(described.get("shardings"))
 
     def names(self) -> set[str]:
         return self.manifest.tensors.keys() | self.manifest.objects.keys()
@@ -65,20 +70,22 @@ class _Saved:
         if name in self.manifest.objects:
             return self.plain(name)
         tensor = self.manifest.tensors[name]
-        return jax.ShapeDtypeStruct(tensor.size, dtype_of(tensor.dtype))
+        sharding = None if self.is_key(name) else self.shardings.get(name)
+        return jax.ShapeDtypeStruct(tensor.size, dtype_of(tensor.dtype), sharding=sharding)
 
     def plain(self, name: str) -> Any:
         return _state.decode(self.manifest.objects[name]["value"], [], lambda _buffers: None)
 
     def leaf(self, name: str) -> Any:
-        """A leaf as it was saved; arrays of JAX on its default device."""
+        """A leaf as it was saved; arrays of JAX where they were, or on the default device if that is not here."""
         if name in self.manifest.objects:
             return self.plain(name)
-        kind = self.kinds.get(name, "")
-        array = self.numpy(name)
-        if kind in ("numpy", "scalar"):
-            return array if kind == "numpy" else array[()]
-        return self.with_kind(kind, _on_device(array, None))
+        if self.is_numpy(name):
+            return self.numpy_leaf(name)
+        sharding = self.shardings.get(name)
+        if self.is_key(name):
+            return _placed(self.keys(name), sharding)
+        return self.jax(name, dtype_of(self.manifest.tensors[name].dtype), sharding)
 
     def leaf_like(self, name: str, target: Any) -> Any:
         """A leaf as the target wants it."""
@@ -87,15 +94,14 @@ class _Saved:
         if name in self.manifest.objects:
             return self.plain_like(name, target)
         tensor = self.manifest.tensors[name]
-        kind = self.kinds.get(name, "")
         if isinstance(target, (bool, int, float, complex)):
             if tensor.size:
                 raise ValueError(f"`{name}` is an array of shape {tensor.size}, and the target wants a {type(target).__name__}")
             return type(target)(self.numpy(name)[()])
         if not hasattr(target, "shape") or not hasattr(target, "dtype"):
             raise TypeError(f"the target of `{name}` is a {type(target).__qualname__}, which has no shape and number type")
-        if kind.startswith("key "):
-            return self.key_like(name, kind, target)
+        if self.is_key(name):
+            return self.key_like(name, target)
         if tuple(target.shape) != tensor.size:
             raise ValueError(f"`{name}` has the shape {tensor.size} in the checkpoint, and {tuple(target.shape)} in the target")
         dtype = np.dtype(target.dtype)
@@ -103,7 +109,9 @@ class _Saved:
             array = self.numpy(name).astype(dtype, copy=False)
             return array[()] if isinstance(target, np.generic) else array
         sharding = getattr(target, "sharding", None)
-        return self.sharded(name, dtype, sharding) if sharding is not None else _on_device(self.numpy(name), dtype)
+        if sharding is None and self.is_numpy(name):
+            return self.numpy_leaf(name, dtype)
+        return self.jax(name, dtype, sharding if sharding is not None else self.shardings.get(name))
 
     def plain_like(self, name: str, target: Any) -> Any:
         value = self.plain(name)
@@ -121,14 +129,37 @@ class _Saved:
             raise ValueError(f"`{name}` is a {type(value).__name__} in the checkpoint, and a {wanted.__name__} in the target")
         return wanted(value)
 
-    def key_like(self, name: str, kind: str, target: Any) -> Any:
-        keys = self.with_kind(kind, _on_device(self.numpy(name), None))
-        if keys.shape != tuple(target.shape):
+    def key_like(self, name: str, target: Any) -> Any:
+        """Keys, for a target of their shape, or of that of their data, which Orbax's `to_shape_dtype_struct` gives."""
+        keys, data_shape = self.keys(name), self.manifest.tensors[name].size
+        is_of_data = tuple(target.shape) == data_shape and target.dtype == np.uint32
+        if keys.shape != tuple(target.shape) and not is_of_data:
             raise ValueError(f"`{name}` has the shape {keys.shape} in the checkpoint, and {tuple(target.shape)} in the target")
-        return _placed(keys, getattr(target, "sharding", None))
+        sharding = getattr(target, "sharding", None)
+        if sharding is None:
+            sharding = self.shardings.get(name)
+        elif is_of_data and isinstance(sharding, jax.sharding.NamedSharding):
+            sharding = jax.sharding.NamedSharding(
+                sharding.mesh, jax.sharding.PartitionSpec(*tuple(sharding.spec)[: len(keys.shape)])
+            )
+        return _placed(keys, sharding)
 
-    def with_kind(self, kind: str, array: Any) -> Any:
-        return jax.random.wrap_key_data(array, impl=kind.removeprefix("key ")) if kind.startswith("key ") else array
+    def keys(self, name: str) -> Any:
+        return jax.random.wrap_key_data(_on_device(self.numpy(name), None), impl=self.kinds[name].removeprefix("key "))
+
+    def is_key(self, name: str) -> bool:
+        return self.kinds.get(name, "").startswith("key ")
+
+    def is_numpy(self, name: str) -> bool:
+        return self.kinds.get(name) in ("numpy", "scalar")
+
+    def numpy_leaf(self, name: str, dtype: np.dtype[Any] | None = None) -> Any:
+        array = self.numpy(name)
+        array = array if dtype is None else array.astype(dtype, copy=False)
+        return array[()] if self.kinds[name] == "scalar" else array
+
+    def jax(self, name: str, dtype: np.dtype[Any], sharding: Any) -> Any:
+        return _on_device(self.numpy(name), dtype) if sharding is None else self.sharded(name, dtype, sharding)
 
     def numpy(self, name: str) -> Any:
         tensor = self.manifest.tensors[name]

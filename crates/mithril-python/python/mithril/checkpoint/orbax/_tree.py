@@ -19,6 +19,26 @@ def leaves_of(tree: Any) -> tuple[list[tuple[str, Any]], Any]:
     return named, definition
 
 
+def left_out_of(tree: Any) -> set[str]:
+    """Names of the places of a tree that hold None."""
+    flat, _ = jax.tree_util.tree_flatten_with_path(tree, is_leaf=lambda node: node is None)
+    return {"/".join(map(_part, path)) for path, leaf in flat if leaf is None}
+
+
+def is_in(name: str, places: set[str]) -> bool:
+    """Whether a leaf is one of these places of its tree, or below one."""
+    return bool(places) and any(name[:end] in places for end in _ends(name))
+
+
+def _ends(name: str) -> Iterator[int]:
+    """Where the name of each node ends that a leaf is in, and its own."""
+    end = name.find("/")
+    while end >= 0:
+        yield end
+        end = name.find("/", end + 1)
+    yield len(name)
+
+
 def skeleton_of(tree: Any) -> Any:
     """The tree in dictionaries, lists and tuples, with the names of leaves in their places.
 

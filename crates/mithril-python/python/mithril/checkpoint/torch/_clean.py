@@ -14,10 +14,10 @@ from mithril.checkpoint._compressor import Collected
 from mithril.checkpoint._place import Place
 from mithril.checkpoint.torch import _latest
 
-# Containers, and what tells the number of a save.
-_OURS = re.compile(r"r\d{5,}-[0-9a-f]{16}\.mckp|sequence-\d{9,}")
+# Containers, what tells the number of a save, and what says that a checkpoint is being removed.
+_OURS = re.compile(r"r\d{5,}-[0-9a-f]{16}\.mckp|sequence-\d{9,}|removing")
 # What a file is called in a directory until it is whole.
-_TEMPORARY = re.compile(r"\.(r\d{5,}-[0-9a-f]{16}\.mckp|sequence-\d{9,}|manifest\.json|latest)\.\d+-\d+\.tmp")
+_TEMPORARY = re.compile(r"\.(r\d{5,}-[0-9a-f]{16}\.mckp|sequence-\d{9,}|removing|manifest\.json|latest)\.[0-9a-f]{32}\.tmp")
 
 
 class _File(NamedTuple):

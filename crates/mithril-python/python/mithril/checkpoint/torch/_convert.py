@@ -98,9 +98,10 @@ def to_safetensors(source: Source, output: PathLike, *, prefix: str = "") -> dic
     for fqn in order:
         entry = tensors[fqn]
         start, end = end, end + entry.size.numel() * entry.properties.dtype.itemsize
+        dtype = adapter.dtype_name(entry.properties.dtype)
         header[fqn.removeprefix(prefix)] = {
-            "dtype": adapter.dtype_name(entry.properties.dtype),
-            "shape": list(entry.size),
+            "dtype": dtype,
+            "shape": list(adapter.unpacked(dtype, tuple(entry.size))),
             "data_offsets": [start, end],
         }
     if len(header) != len(order) or "" in header:

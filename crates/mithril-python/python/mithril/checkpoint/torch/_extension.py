@@ -6,6 +6,7 @@ import io
 from typing import IO, Any, cast
 
 import mithril
+from mithril._adapters._dtypes import PARTS, TABLE
 from mithril._mithril import UnsupportedError
 from mithril.checkpoint.torch import _pieces
 
@@ -19,18 +20,24 @@ AVAILABLE = ExtensionRegistry is not None
 
 # Version 1 had an item in one frame.
 _VERSION = 2
-# The types of storages that torch's pickles name, and ours.
+# What the pickle of a tensor names: its storage, or for newer types torch's name of them.
 _STORAGES = {
-    b"BFloat16Storage": "bf16",
-    b"HalfStorage": "f16",
-    b"FloatStorage": "f32",
-    b"DoubleStorage": "f64",
-    b"LongStorage": "i64",
-    b"IntStorage": "i32",
-    b"ShortStorage": "i16",
-    b"CharStorage": "i8",
-    b"ByteStorage": "u8",
+    "BFloat16Storage": "BF16",
+    "BoolStorage": "BOOL",
+    "ByteStorage": "U8",
+    "CharStorage": "I8",
+    "ComplexDoubleStorage": PARTS["complex128"],
+    "ComplexFloatStorage": "C64",
+    "DoubleStorage": "F64",
+    "FloatStorage": "F32",
+    "HalfStorage": "F16",
+    "IntStorage": "I32",
+    "LongStorage": "I64",
+    "ShortStorage": "I16",
 }
+_NUMBERS = {f"ctorch\n{name}\n".encode(): ours for name, ours in _STORAGES.items()}
+_NUMBERS |= {f"ctorch\n{names.torch}\n".encode(): names.ours for names in TABLE if names.torch is not None}
+_NUMBERS |= {f"ctorch\n{name}\n".encode(): part for name, part in PARTS.items()}
 # Where the pickle of one tensor ends: its zip entry comes first and is small.
 _HEAD = 4096
 
@@ -111,5 +118,5 @@ def _dtype_of(head: bytes) -> str | None:
     """The type of the numbers in torch's archive of one tensor, whose data start at a multiple of 64 bytes."""
     if not head.startswith(b"PK"):
         return None
-    found = {ours for name, ours in _STORAGES.items() if name in head}
+    found = {ours for name, ours in _NUMBERS.items() if name in head}
     return found.pop() if len(found) == 1 else None

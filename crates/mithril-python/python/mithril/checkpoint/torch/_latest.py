@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from mithril._mithril import CorruptError, MithrilError, NotFoundError, StorageError, UnsupportedError
-from mithril.checkpoint import _manifest
+from mithril.checkpoint import _claims, _manifest
 from mithril.checkpoint._place import Place
 
 PathLike = str | os.PathLike[str]
@@ -33,6 +33,8 @@ class _Finished(NamedTuple):
     sequence: int
     order: int
     """The step; of checkpoints without one, the last number in the name."""
+    base: Place | None
+    """What it is stored against."""
 
 
 def latest(root: PathLike) -> Path | str:
@@ -158,29 +160,28 @@ def _remove_old(place: Place, keep_last: int) -> None:
         # They may be stored against any of the others.
         warnings.warn(f"nothing is removed, as `{unreadable[0]}` cannot be read", stacklevel=4)
         return
-    needed = {place, *checkpoints[-keep_last:]}
-    bases = {checkpoint: _base_of(checkpoint) for checkpoint in {place, *checkpoints}}
-    needed |= {base for checkpoint in needed if (base := bases[checkpoint]) is not None}
-    old = [checkpoint for checkpoint in checkpoints if checkpoint not in needed]
-    # Bases last: whoever is killed in between leaves no checkpoint without the one that it is stored against.
-    for checkpoint in sorted(old, key=lambda checkpoint: checkpoint in bases.values()):
-        # Without its manifest it is no checkpoint: whoever reads it now gets all or a clear error.
-        checkpoint.remove(first=_manifest.NAME)
+    needed = {place, *(one.place for one in checkpoints[-keep_last:])}
+    needed |= {one.base for one in checkpoints if one.place in needed and one.base is not None}
+    old = [one.place for one in checkpoints if one.place not in needed]
+    for checkpoint in old:
+        _claims.mark(checkpoint)
+    # A save that was under way may have been stored against one of them since.
+    checkpoints, unreadable = finished(place.parent)
+    bases = {one.base for one in checkpoints}
+    claimed = {one.base for one in checkpoints if one.place not in old}
+    # Bases last: one that is killed in between leaves no checkpoint without the one that it is stored against.
+    for checkpoint in sorted(old, key=lambda checkpoint: checkpoint in bases):
+        if unreadable or checkpoint in claimed:
+            _claims.unmark(checkpoint)
+        else:
+            # Without its manifest it is no checkpoint: a reader gets all of it or a clear error.
+            checkpoint.remove(first=_manifest.NAME)
 
 
-def _base_of(checkpoint: Place) -> Place | None:
-    try:
-        base = _manifest.read(checkpoint).base
-    except NotFoundError:
-        # Removed meanwhile.
-        return None
-    return None if base is None else checkpoint.join(base)
-
-
-def finished(directory: Place) -> tuple[list[Place], list[Place]]:
+def finished(directory: Place) -> tuple[list[_Finished], list[Place]]:
     """Finished checkpoints, by step; without steps by name, with numbers in it by their value. Then unreadable ones."""
     found, unreadable = _look([place for place, _ in directory.children(_manifest.NAME)])
-    return [one.place for one in sorted(found, key=lambda one: (one.order, one.place.name))], unreadable
+    return sorted(found, key=lambda one: (one.order, one.place.name)), unreadable
 
 
 def _look(places: list[Place]) -> tuple[list[_Finished], list[Place]]:
@@ -188,6 +189,7 @@ def _look(places: list[Place]) -> tuple[list[_Finished], list[Place]]:
     for place in places:
         try:
             manifest = _manifest.read(place)
+            base = None if manifest.base is None else place.join(manifest.base)
         except NotFoundError:
             # Removed meanwhile.
             continue
@@ -196,5 +198,5 @@ def _look(places: list[Place]) -> tuple[list[_Finished], list[Place]]:
             continue
         digits = "".join(c if c.isdigit() else " " for c in place.name).split()
         order = manifest.step if manifest.step is not None else int(digits[-1]) if digits else -1
-        found.append(_Finished(place, manifest.sequence, order))
+        found.append(_Finished(place, manifest.sequence, order, base))
     return found, unreadable

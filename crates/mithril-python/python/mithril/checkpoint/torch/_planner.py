@@ -35,8 +35,12 @@ from torch.distributed.checkpoint.planner import (
 )
 
 import mithril
+from mithril import _mithril
 from mithril._adapters import torch as adapter
 from mithril._mithril import CorruptError, UnsupportedError
+from mithril._types import Coding
+from mithril.checkpoint._compressor import Compressor
+from mithril.checkpoint._coverage import check, numbers
 
 _Sizes = tuple[int, ...]
 
@@ -62,21 +66,42 @@ class MithrilSavePlanner(DefaultSavePlanner):  # type: ignore[misc]
     """Compresses tensors on their way to torch's own writer: `dcp.save(..., planner=MithrilSavePlanner())`.
 
     Such a checkpoint is loaded with `MithrilLoadPlanner`; torch's metadata do not list its tensors any more.
-    `compression_level` is that of zstd for data with repeats; `effort` is `fast`, `balanced` or `max`.
+
+    Args:
+        compressor: a `mithril.checkpoint.Compressor`: tensors are compressed with its level, effort, threads and byte
+            grouping. Nothing is stored in its store, and there are no deltas: torch's writer writes.
+        compression_level: level of zstd, 1 to 22, where data with repeats is handed to it.
+        effort: `fast`, `balanced` or `max`: how much work may go into size.
+        threads: 0 is one per core.
+        planner: arguments of torch's `DefaultSavePlanner`, by name.
+
+    Raises:
+        TypeError: `compressor` is something else.
+        ValueError: a compressor is given, and options that it has as well.
     """
 
     def __init__(
         self,
-        *args: Any,
+        compressor: Compressor | None = None,
+        *,
         compression_level: int | None = None,
         effort: str | None = None,
         threads: int = 0,
-        **kwargs: Any,
+        **planner: Any,
     ) -> None:
-        super().__init__(*args, **kwargs)
-        self._level = compression_level
-        self._effort = effort
-        self._threads = threads
+        super().__init__(**planner)
+        self._coding: Coding = (compression_level, threads, effort, None)
+        self._byte_grouping = True
+        if compressor is None:
+            return
+        if not isinstance(compressor, Compressor):
+            raise TypeError(
+                f"`compressor` is a mithril.checkpoint.Compressor, not a {type(compressor).__name__}: give arguments of "
+                "torch's planner by name, such as `flatten_state_dict=False`"
+            )
+        if self._coding != (None, 0, None, None):
+            raise ValueError("the compressor has a level, an effort and threads: leave them out here")
+        self._coding, self._byte_grouping = compressor.coding, compressor.byte_grouping
 
     def create_local_plan(self) -> SavePlan:
         """Every chunk of a tensor as an object under a name of its own."""
@@ -103,7 +128,7 @@ class MithrilSavePlanner(DefaultSavePlanner):  # type: ignore[misc]
                     "offsets": offsets,
                     "sizes": list(sizes),
                     "size": list(data.size),
-                    "dtype": adapter.dtype_name(data.properties.dtype),
+                    "dtype": adapter.chunk_type(data.properties.dtype),
                 }
                 items.append(item_of_bytes(MetadataIndex(key), math.prod(sizes) * itemsize))
         mappings = plan.planner_data or {}
@@ -131,7 +156,10 @@ class MithrilSavePlanner(DefaultSavePlanner):  # type: ignore[misc]
         tensor = super().resolve_data(item)
         for dimension, (first, length) in enumerate(zip(start, sizes, strict=True)):
             tensor = tensor.narrow(dimension, first, length)
-        return io.BytesIO(mithril.compress(tensor, level=self._level, effort=self._effort, threads=self._threads))
+        data, dtype, shape = adapter.borrow_chunk(tensor)
+        if not self._byte_grouping:
+            return io.BytesIO(_mithril.compress(data, None, None, self._coding))
+        return io.BytesIO(_mithril.compress(data, dtype, shape, self._coding))
 
 
 class MithrilLoadPlanner(DefaultLoadPlanner):  # type: ignore[misc]
@@ -168,8 +196,9 @@ class MithrilLoadPlanner(DefaultLoadPlanner):  # type: ignore[misc]
         for chunk in self.chunks.values():
             by_tensor[chunk["fqn"]].append(chunk)
         for fqn, chunks in by_tensor.items():
+            _check(fqn, chunks)
             entries[fqn] = TensorStorageMetadata(
-                properties=TensorProperties(dtype=adapter.dtype_of(chunks[0]["dtype"])),
+                properties=TensorProperties(dtype=adapter.type_of_chunk(chunks[0]["dtype"])),
                 size=torch.Size(chunks[0]["size"]),
                 chunks=[ChunkStorageMetadata(torch.Size(c["offsets"]), torch.Size(c["sizes"])) for c in chunks],
             )
@@ -202,7 +231,7 @@ class MithrilLoadPlanner(DefaultLoadPlanner):  # type: ignore[misc]
             super().load_bytes(read_item, _objects.of_bytes(key, value.getvalue(), self._trusted))
             return
         chunk = self.chunks[key]
-        dtype = adapter.dtype_of(chunk["dtype"])
+        dtype = adapter.type_of_chunk(chunk["dtype"])
         targets = [(item, self.resolve_tensor(item).detach()) for item in self._wanted[key]]
         item, target = targets[0]
         if len(targets) == 1 and _is_whole(item, chunk, target, dtype):
@@ -217,6 +246,14 @@ class MithrilLoadPlanner(DefaultLoadPlanner):  # type: ignore[misc]
                 target.copy_(part)
         for item, target in targets:
             self.commit_tensor(item, target)
+
+
+def _check(fqn: str, chunks: list[Any]) -> None:
+    try:
+        boxes = [(numbers(chunk["offsets"]), numbers(chunk["sizes"])) for chunk in chunks]
+        check(fqn, numbers(chunks[0]["size"]), boxes)
+    except ValueError as error:
+        raise CorruptError(f"the table of compressed chunks is damaged: {error}") from None
 
 
 def _split(sizes: _Sizes, n_elements: int) -> Iterator[tuple[_Sizes, _Sizes]]:

@@ -125,7 +125,7 @@ def metadata_of(checkpoint: Checkpoint) -> Metadata:
         for chunk in tensor.chunks:
             places[MetadataIndex(fqn, chunk.offsets)] = chunk
         entries[fqn] = TensorStorageMetadata(
-            properties=TensorProperties(dtype=adapter.dtype_of(tensor.dtype)),
+            properties=TensorProperties(dtype=adapter.type_of_chunk(tensor.dtype)),
             size=torch.Size(tensor.size),
             chunks=[ChunkStorageMetadata(torch.Size(c.offsets), torch.Size(c.sizes)) for c in tensor.chunks],
         )
@@ -153,7 +153,7 @@ def read_object(checkpoint: Checkpoint, places: dict[MetadataIndex, Any], fqn: s
 def _read_chunk(checkpoint: Checkpoint, fqn: str, chunk: Chunk, items: list[ReadItem], planner: LoadPlanner) -> None:
     """Decodes what the items need of a chunk, and copies it to them."""
     targets = [(item, planner.resolve_tensor(item).detach()) for item in items]
-    dtype = adapter.dtype_of(checkpoint.manifest.tensors[fqn].dtype)
+    dtype = adapter.type_of_chunk(checkpoint.manifest.tensors[fqn].dtype)
     item, target = targets[0]
     is_whole = tuple(item.lengths) == chunk.sizes and not any(item.storage_offsets)
     in_place = target.device.type == "cpu" and target.is_contiguous() and target.dtype == dtype

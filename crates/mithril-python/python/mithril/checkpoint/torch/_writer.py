@@ -20,8 +20,8 @@ from torch.distributed.checkpoint.storage import StorageWriter, WriteResult
 from torch.futures import Future
 
 from mithril._adapters import torch as adapter
-from mithril._mithril import ConflictError, MithrilError, UnsupportedError
-from mithril.checkpoint import _manifest
+from mithril._mithril import ConflictError, MithrilError, UnsupportedError, check_tensor_names
+from mithril.checkpoint import _claims, _manifest
 from mithril.checkpoint._chunks import Checkpoint
 from mithril.checkpoint._manifest import Chunk, Manifest, Tensor
 from mithril.checkpoint._parts import chunk_name
@@ -114,7 +114,8 @@ class MithrilStorageWriter(StorageWriter):  # type: ignore[misc]
         return StorageMeta(checkpoint_id=self.path.text, save_id=self._save_id)
 
     def prepare_local_plan(self, plan: SavePlan) -> SavePlan:
-        """Looks whether there is a checkpoint, on every rank: they may not share a disk."""
+        """Looks whether there is a checkpoint, on every rank: they may not share a disk. And whether names can be stored."""
+        check_tensor_names([_name_of(item.index) for item in plan.items])
         if not self.overwrite and self.path.has(_manifest.NAME):
             raise ConflictError(f"there is a checkpoint `{self.path}` already: `overwrite=True` replaces it")
         return plan
@@ -130,6 +131,17 @@ class MithrilStorageWriter(StorageWriter):  # type: ignore[misc]
         and one tensor at most.
         """
         rank = dist.get_rank() if dist.is_available() and dist.is_initialized() else 0
+        base, _ = self._open_base()
+        try:
+            results = self._written(plan, planner, rank, base)
+        finally:
+            if base is not None:
+                base.close()
+        future: Future[list[WriteResult]] = Future()
+        future.set_result(results)
+        return future
+
+    def _written(self, plan: SavePlan, planner: SavePlanner, rank: int, base: Checkpoint | None) -> list[WriteResult]:
         results: list[WriteResult] = []
         container = _Container(rank)
         for item in plan.items:
@@ -142,12 +154,9 @@ class MithrilStorageWriter(StorageWriter):  # type: ignore[misc]
             else:
                 container.add_tensor(item.index, planner.resolve_data(item))
             if container.n_copied >= COPIES_SIZE:
-                results += self._write_container(container)
+                results += self._write_container(container, base)
                 container = _Container(rank)
-        results += self._write_container(container)
-        future: Future[list[WriteResult]] = Future()
-        future.set_result(results)
-        return future
+        return results + self._write_container(container, base)
 
     def finish(self, metadata: Metadata, results: list[list[WriteResult]]) -> None:
         """Makes the checkpoint whole, once every planned item has been written."""
@@ -170,7 +179,7 @@ class MithrilStorageWriter(StorageWriter):  # type: ignore[misc]
                 for chunk in entry.chunks:
                     place = place_of(MetadataIndex(fqn, chunk.offsets))
                     chunks.append(Chunk(tuple(chunk.offsets), tuple(chunk.sizes), place.file or "", place.name))
-                dtype = adapter.dtype_name(entry.properties.dtype)
+                dtype = adapter.chunk_type(entry.properties.dtype)
                 tensors[fqn] = Tensor(dtype, tuple(entry.size), tuple(chunks))
             elif isinstance(entry, BytesStorageMetadata):
                 place = place_of(MetadataIndex(fqn))
@@ -198,11 +207,19 @@ class MithrilStorageWriter(StorageWriter):  # type: ignore[misc]
             sequence=self.sequence,
         )
         _latest.mark(self.path, self.sequence)
-        _manifest.write(self.path, manifest, replace=self.overwrite)
-        if old is not None:
+        if old is None or not self.overwrite:
+            # Of two saves of one place one is refused here.
+            _claims.commit(self.path, manifest)
+            return
+        _claims.mark(self.path)
+        try:
+            self._check_dependants()
+            _claims.commit(self.path, manifest, replaced=old)
             _latest.unmark(self.path, self.sequence)
             for file in old.files.keys() - files.keys():
                 self.path.storage.delete(file)
+        finally:
+            _claims.unmark(self.path)
 
     @classmethod
     def validate_checkpoint_id(cls, checkpoint_id: PathLike) -> bool:
@@ -228,21 +245,15 @@ class MithrilStorageWriter(StorageWriter):  # type: ignore[misc]
     def _check_dependants(self) -> None:
         checkpoints, _ = _latest.finished(self.path.parent)
         for checkpoint in checkpoints:
-            base = _manifest.read(checkpoint).base
-            if base is not None and checkpoint.join(base) == self.path:
-                raise ConflictError(f"`{checkpoint}` is stored against `{self.path}`, which is not overwritten therefore")
+            if checkpoint.base == self.path:
+                raise ConflictError(f"`{checkpoint.place}` is stored against `{self.path}`, so that cannot be overwritten")
 
-    def _write_container(self, container: _Container) -> list[WriteResult]:
+    def _write_container(self, container: _Container, base: Checkpoint | None) -> list[WriteResult]:
         if not container.tensors:
             return []
-        base, _ = self._open_base()
         coding = (self.level, self.threads, self.effort, None)
-        models = base.models() if base else []
-        try:
-            file_len: int = self.path.storage.pack_tensors(container.file, container.tensors, models, coding)
-        finally:
-            if base is not None:
-                base.close()
+        models = base.models_with(name for name, *_ in container.tensors) if base else []
+        file_len: int = self.path.storage.pack_tensors(container.file, container.tensors, models, coding)
         return container.results(file_len, base.manifest.generation if base else None)
 
 
@@ -257,15 +268,15 @@ class _Container:
         self._indices: list[tuple[MetadataIndex, int]] = []
 
     def add_tensor(self, index: MetadataIndex, tensor: torch.Tensor) -> None:
-        data, dtype, shape = adapter.borrow(tensor)
+        data, dtype, shape = adapter.borrow_chunk(tensor)
         size = tensor.numel() * tensor.element_size()
-        self.tensors.append((chunk_name(index.fqn, tuple(index.offset or ())), dtype, shape, data))
+        self.tensors.append((_name_of(index), dtype, shape, data))
         self._indices.append((index, size))
         if not adapter.is_lent(tensor):
             self.n_copied += size
 
     def add_bytes(self, index: MetadataIndex, content: bytes) -> None:
-        self.tensors.append((f"object/{index.fqn}", "U8", (len(content),), content))
+        self.tensors.append((_name_of(index, is_object=True), "U8", (len(content),), content))
         self._indices.append((index, len(content)))
         self.n_copied += len(content)
 
@@ -275,6 +286,11 @@ class _Container:
             WriteResult(index, size, _Stored(self.file, file_len, name, None, base_generation))
             for (index, size), name in zip(self._indices, names, strict=True)
         ]
+
+
+def _name_of(index: MetadataIndex, *, is_object: bool = False) -> str:
+    """What an item is called in its container."""
+    return f"object/{index.fqn}" if is_object else chunk_name(index.fqn, tuple(index.offset or ()))
 
 
 def _plain_text(planner: SavePlanner, item: WriteItem) -> str | None:
