@@ -259,6 +259,11 @@ step "ranks of PyTorch killed while they save, 6 times" "$target/venv-python/bin
 step "training with FSDP2 killed and resumed, 2 times" "$target/venv-python/bin/python" tools/fsdp_resume.py --kills 2
 step "killed at work, 30 times" python3 tools/kill_loop.py "$target/release/mithril" assets/minilm-demo.safetensors \
     --kills 30
+step "saves of the command and of Python killed, 20 times" python3 tools/store_attacks.py kills "$target/release/mithril" \
+    --python "$target/venv-python/bin/python" --kills 20
+step "four processes race on a store" python3 tools/store_attacks.py race "$target/release/mithril"
+step "full disks" python3 tools/command_attacks.py disk "$target/release/mithril"
+step "signals to writing commands" python3 tools/command_attacks.py signals "$target/release/mithril"
 step "checkpoint stores under faults" store_faults
 step "object stores" object_stores
 step "DFloat11 against the official package" python3 tools/df11_oracle.py --venv "$target/venv-df11" \
