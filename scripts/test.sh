@@ -122,6 +122,12 @@ arm() {
     echo "$(wc -l <"$target/digests/arm") frames are the same on ARM"
 }
 
+# What dependencies may bring, and the notices that go with the command and the wheel.
+licenses() {
+    cargo xtask check-notices
+    scripts/deny.sh
+}
+
 # 1 GiB through the stream encoder and decoder must stay within the 128 MiB that their documentation promises.
 stream_memory() {
     if [ ! -r /proc/self/status ]; then
@@ -244,6 +250,7 @@ step "documentation and its examples" documentation
 step "reference decoder over the golden files" \
     "$target/venv/bin/python" docs/format/reference_decoder.py --check golden
 step "directions between crates" cargo xtask check-crates
+step "licenses of dependencies" licenses
 step "memory of streams" stream_memory
 step "fuzzing, 10 s per target" fuzz
 step "demo" cargo run --quiet --release -- demo

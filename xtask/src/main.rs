@@ -3,6 +3,7 @@
 //! * `cargo xtask golden` mints the golden files that are missing.
 //! * `cargo xtask check-crates` checks which crates depend on which, and where `unsafe` stands.
 //! * `cargo xtask digest` prints what the library writes for fixed inputs, to compare builds.
+//! * `cargo xtask notices` writes the licenses of dependencies to THIRD-PARTY-NOTICES.txt, `check-notices` compares.
 
 mod containers;
 mod crates;
@@ -18,6 +19,7 @@ mod forge;
 mod golden;
 #[path = "../../crates/mithril-format/tests/it/inputs.rs"]
 mod inputs;
+mod notices;
 mod predicted_deltas;
 mod rejected;
 mod rejected_containers;
@@ -36,8 +38,10 @@ fn main() -> ExitCode {
         ["golden"] => golden::mint,
         ["check-crates"] => crates::check,
         ["digest"] => digest::print,
+        ["notices"] => notices::write,
+        ["check-notices"] => notices::check,
         _ => {
-            eprintln!("usage: cargo xtask golden | check-crates | digest");
+            eprintln!("usage: cargo xtask golden | check-crates | digest | notices | check-notices");
             return ExitCode::from(2);
         }
     };
