@@ -1,11 +1,12 @@
 """Runs checkpoint stores against servers of object stores on this machine: S3 (moto), Azure (azurite), plain HTTP.
 
 Installs the servers below a directory, starts them on free ports of 127.0.0.1, and ends them. For S3 a proxy in between
-then injects faults: answers of 500 and 503, connections cut before and behind the request, answers lost after success,
+then injects faults: answers of 500 and 503, connections cut before and after the request, answers lost after success,
 answers of 200 that hold an error, slow ones; the server is gone for a while in the middle of uploads, or for good; writers
-are killed while they upload. After each, everything that was acknowledged must be there, nothing else may be seen, and no
-part of an upload may be left behind gc. An upload whose number was lost with the answer that told it cannot be ended by anybody
-but the server's own rules; it stays, without parts, and is counted.
+are killed while they upload. Then the proxy lies to writers and readers: it cuts bodies short, flips bits, sends garbage, lists
+that are old, whole objects and longer ones in place of a range, and redirects to a stranger. After each, everything that was
+acknowledged must be there, nothing else may be seen, no reader may get wrong bytes, and gc may leave no part of an upload. An
+upload whose number was lost with an answer can only be ended by the server's own rules; it stays, without parts, and is counted.
 
     cargo build --release -p mithril --features cloud --example storage_conformance --example store_worker
     python3 tools/object_stores.py target/release/examples --servers target/object-stores
@@ -103,13 +104,18 @@ def make_container(port: int, name: str) -> None:
     request("PUT", f"http://127.0.0.1:{port}/{AZURE_ACCOUNT}/{name}?restype=container", headers)
 
 
+FAULTS = ("500", "503", "cut before", "cut behind", "lost answer", "error in 200", "slow")
+LIES = ("truncated", "flipped bit", "garbage", "old list", "range ignored", "larger body", "redirect")
+
+
 class FaultProxy(http.server.ThreadingHTTPServer):
     """Passes requests on, and does something wrong with some of them."""
 
     daemon_threads = True
 
-    def __init__(self, to_port: int, share: float, seed: int) -> None:
+    def __init__(self, to_port: int, share: float, seed: int, kinds: tuple[str, ...] = FAULTS) -> None:
         super().__init__(("127.0.0.1", 0), FaultHandler)
+        self.kinds = kinds
         self.to_port = to_port
         self.share = share
         self.chance = random.Random(seed)
@@ -121,13 +127,22 @@ class FaultProxy(http.server.ThreadingHTTPServer):
         self.n_parts = 0
         # Uploads that were started by requests whose answers were lost.
         self.untold_uploads: set[str] = set()
+        # What each list held when it was asked for last.
+        self.old_lists: dict[str, bytes] = {}
+        # Where redirects lead.
+        self.stranger_port = 0
 
-    def draw(self) -> str | None:
+    def draw(self, method: str, path: str) -> str | None:
+        """What goes wrong with a request. A lie needs one that reads."""
         with self.lock:
             if self.chance.random() >= self.share:
                 return None
-            kinds = ["500", "503", "cut before", "cut behind", "lost answer", "error in 200", "slow"]
-            kind = self.chance.choice(kinds)
+            kind = self.chance.choice(self.kinds)
+            is_list = "list-type=" in path
+            if kind in LIES and (method != "GET" or is_list != (kind == "old list")):
+                return None
+            if kind == "old list" and path not in self.old_lists:
+                return None
             self.faults[kind] = self.faults.get(kind, 0) + 1
             return kind
 
@@ -165,7 +180,7 @@ class FaultHandler(http.server.BaseHTTPRequestHandler):
         return body
 
     def pass_on(self) -> None:
-        fault = self.server.draw()
+        fault = self.server.draw(self.command, self.path)
         if fault == "cut before" or self.server.is_gone():
             return self.cut()
         body = self.body()
@@ -181,10 +196,15 @@ class FaultHandler(http.server.BaseHTTPRequestHandler):
             return self.answer(200, {}, b"<Error><Code>InternalError</Code><Message>injected</Message></Error>")
         if fault == "slow":
             time.sleep(1.5)
+        if fault == "redirect":
+            location = f"http://localhost:{self.server.stranger_port}{self.path}"
+            return self.answer(307, {"Location": location}, b"")
         not_passed = ("connection", "transfer-encoding", "content-length")
         headers = {name: value for name, value in self.headers.items() if name.lower() not in not_passed}
         # Else it would be called a form, and read as one.
         headers.setdefault("content-type", "application/octet-stream")
+        if fault == "range ignored":
+            headers = {name: value for name, value in headers.items() if name.lower() != "range"}
         url = f"http://127.0.0.1:{self.server.to_port}{self.path}"
         made = urllib.request.Request(url, data=body or None, method=self.command, headers=headers)
         # Object stores look and write in one step where it is asked for; this server does it in two.
@@ -203,7 +223,27 @@ class FaultHandler(http.server.BaseHTTPRequestHandler):
             if name.lower() not in ("connection", "transfer-encoding", "content-length", "date", "server")
         }
         length = answered.get("Content-Length", "0") if self.command == "HEAD" else None
-        return self.answer(status, kept, content, length)
+        if "list-type=" in self.path:
+            before = self.server.old_lists.get(self.path, b"")
+            self.server.old_lists[self.path] = content
+            content = before if fault == "old list" else content
+        elif fault in LIES and status < 300 and content:
+            content, length = self.lie(fault, content)
+        self.answer(status, kept, content, length)
+        if fault == "truncated":
+            self.cut()
+
+    def lie(self, kind: str, content: bytes) -> tuple[bytes, str | None]:
+        """A body that is not the object's, and the length that is said of it."""
+        chance = self.server.chance
+        at = chance.randrange(len(content))
+        if kind == "truncated":
+            return content[:at], str(len(content))
+        if kind == "flipped bit":
+            return content[:at] + bytes([content[at] ^ 1 << chance.randrange(8)]) + content[at + 1 :], None
+        if kind == "garbage":
+            return chance.randbytes(len(content)), None
+        return (content + chance.randbytes(1 + at) if kind == "larger body" else content), None
 
     def answer(self, status: int, headers: dict[str, str], content: bytes, length: str | None = None) -> None:
         self.send_response(status)
@@ -215,6 +255,24 @@ class FaultHandler(http.server.BaseHTTPRequestHandler):
             self.wfile.write(content)
 
     do_GET = do_PUT = do_POST = do_DELETE = do_HEAD = pass_on
+
+
+class Stranger(http.server.BaseHTTPRequestHandler):
+    """Another server, to which requests are redirected. It answers with bytes of its own, and keeps what it was sent."""
+
+    protocol_version = "HTTP/1.1"
+    seen: list[str] = []
+
+    def log_message(self, *arguments: object) -> None:
+        pass
+
+    def do_GET(self) -> None:
+        self.seen.append(str(self.headers))
+        content = random.Random(len(self.seen)).randbytes(4096)
+        self.send_response(206 if self.headers.get("Range") else 200)
+        self.send_header("Content-Length", str(len(content)))
+        self.end_headers()
+        self.wfile.write(content)
 
 
 class RangeHandler(http.server.SimpleHTTPRequestHandler):
@@ -349,6 +407,37 @@ class S3Faults:
             f"empty uploads that no answer told of were there at {self.n_untold} checks"
         )
 
+    def lied_to(self, n_lies: int) -> str:
+        """Writers refuse what they cannot trust; readers get the right bytes or none."""
+        totals: dict[str, int] = {}
+        outcomes = {"refused": 0, "loaded": 0, "saved": 0}
+        seed = 0
+        with serving(http.server.ThreadingHTTPServer(("127.0.0.1", 0), Stranger)) as stranger_port:
+            while sum(totals.values()) < n_lies:
+                seed += 1
+                proxy = FaultProxy(self.port, 0.2, seed, LIES)
+                proxy.stranger_port = stranger_port
+                with serving(proxy) as proxy_port:
+                    out = self.finish(self.start(proxy_port, 4, large=seed % 5 == 0), "lies")
+                    reader = [self.worker, "read", self.store]
+                    read = subprocess.run(
+                        reader, env=s3_environment(proxy_port), check=False, input=self.said, capture_output=True, text=True,
+                    )
+                if read.returncode != 0:
+                    raise SystemExit(f"lies to a reader: {read.stderr}")
+                for outcome in outcomes:
+                    outcomes[outcome] += (out + read.stdout).count(f"{outcome} ")
+                for kind, n in proxy.faults.items():
+                    totals[kind] = totals.get(kind, 0) + n
+                self.check(f"{sum(totals.values())} lies")
+        if any("uthorization" in headers or "secret" in headers for headers in Stranger.seen):
+            raise SystemExit("a stranger was sent credentials")
+        kinds = ", ".join(f"{n} {kind}" for kind, n in sorted(totals.items()))
+        return (
+            f"{sum(totals.values())} lies ({kinds}): {outcomes['saved']} saved, {outcomes['loaded']} loaded, "
+            f"{outcomes['refused']} refused, 0 wrong bytes, no credentials sent to a stranger"
+        )
+
     def server_gone(self, n: int) -> str:
         """The server goes away in the middle of an upload, and comes back."""
         n_refused = 0
@@ -420,6 +509,7 @@ def main() -> int:
             faults = S3Faults(examples, port)
             n = max(2, options.faults // 25)
             print(f"s3: {faults.injected(options.faults)}", flush=True)
+            print(f"s3: {faults.lied_to(options.faults)}", flush=True)
             print(f"s3: {faults.server_gone(n)}", flush=True)
             print(f"s3: {faults.writer_killed(n)}", flush=True)
             print(f"s3: {faults.gives_up()}", flush=True)

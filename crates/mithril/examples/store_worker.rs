@@ -8,6 +8,7 @@
 //! store_worker background STORE     # saves in the background; SIGTERM flushes with a deadline of 2 s
 //! store_worker race STORE WRITER N  # tries to save N keys that others save, too
 //! store_worker faulty STORE FIRST N # saves N steps, from FIRST on, through a network that fails
+//! store_worker read STORE           # loads what workers said on stdin through a network that lies
 //! store_worker check STORE          # reads what workers said from stdin, and compares
 //! store_worker memory STORE MIB     # peak memory of a save, a delta and a load beyond the tensors
 //! ```
@@ -36,6 +37,7 @@ fn main() -> Outcome {
         "background" => background(&open(url)?),
         "race" => race(&open(url)?, number(2), number(3)),
         "faulty" => faulty(&open(url)?, number(2), number(3)),
+        "read" => read(&open(url)?),
         "check" => check(&open(url)?),
         "memory" => memory(&open(url)?, number(2)),
         other => Err(format!("unknown mode {other}").into()),
@@ -215,6 +217,21 @@ fn faulty(store: &CheckpointCompressor, first: u64, n: u64) -> Outcome {
                 say(&format!("saved {key}"));
                 previous = Some(key);
             }
+            Err(error) => say(&format!("refused {key}: {error}")),
+        }
+    }
+    Ok(())
+}
+
+/// Loads what was saved; every load gives the right tensors, or says why not.
+fn read(store: &CheckpointCompressor) -> Outcome {
+    for line in std::io::stdin().lock().lines() {
+        let line = line?;
+        let Some(key) = line.strip_prefix("saved ") else { continue };
+        let step = key.strip_prefix("step_").ok_or("a key without a step")?.parse()?;
+        match store.load(key) {
+            Ok(loaded) if loaded.tensors == state(step, 0).tensors => say(&format!("loaded {key}")),
+            Ok(_) => return Err(format!("{key} was loaded with wrong bytes").into()),
             Err(error) => say(&format!("refused {key}: {error}")),
         }
     }
