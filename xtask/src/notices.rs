@@ -88,8 +88,7 @@ fn packages() -> Result<Vec<Package>, Box<dyn std::error::Error>> {
         list.map(|value| (value["id"].as_str().unwrap_or_default().to_owned(), value.clone())).collect()
     };
     let (packages, nodes) = (by_id(&metadata["packages"]), by_id(&metadata["resolve"]["nodes"]));
-    let is_product =
-        |package: &&Value| package["name"].as_str().is_some_and(|name| PRODUCTS.contains(&name));
+    let is_product = |package: &&Value| package["name"].as_str().is_some_and(|name| PRODUCTS.contains(&name));
     let mut open: Vec<String> = packages
         .values()
         .filter(is_product)
