@@ -257,18 +257,26 @@ class FaultHandler(http.server.BaseHTTPRequestHandler):
     do_GET = do_PUT = do_POST = do_DELETE = do_HEAD = pass_on
 
 
-class Stranger(http.server.BaseHTTPRequestHandler):
+class Stranger(http.server.ThreadingHTTPServer):
     """Another server, to which requests are redirected. It answers with bytes of its own, and keeps what it was sent."""
 
+    daemon_threads = True
+
+    def __init__(self) -> None:
+        super().__init__(("127.0.0.1", 0), StrangerHandler)
+        self.seen: list[str] = []
+
+
+class StrangerHandler(http.server.BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
-    seen: list[str] = []
+    server: Stranger
 
     def log_message(self, *arguments: object) -> None:
         pass
 
     def do_GET(self) -> None:
-        self.seen.append(str(self.headers))
-        content = random.Random(len(self.seen)).randbytes(4096)
+        self.server.seen.append(str(self.headers))
+        content = random.Random(len(self.server.seen)).randbytes(4096)
         self.send_response(206 if self.headers.get("Range") else 200)
         self.send_header("Content-Length", str(len(content)))
         self.end_headers()
@@ -412,7 +420,8 @@ class S3Faults:
         totals: dict[str, int] = {}
         outcomes = {"refused": 0, "loaded": 0, "saved": 0}
         seed = 0
-        with serving(http.server.ThreadingHTTPServer(("127.0.0.1", 0), Stranger)) as stranger_port:
+        stranger = Stranger()
+        with serving(stranger) as stranger_port:
             while sum(totals.values()) < n_lies:
                 seed += 1
                 proxy = FaultProxy(self.port, 0.2, seed, LIES)
@@ -430,7 +439,7 @@ class S3Faults:
                 for kind, n in proxy.faults.items():
                     totals[kind] = totals.get(kind, 0) + n
                 self.check(f"{sum(totals.values())} lies")
-        if any("uthorization" in headers or "secret" in headers for headers in Stranger.seen):
+        if any("uthorization" in headers or "secret" in headers for headers in stranger.seen):
             raise SystemExit("a stranger was sent credentials")
         kinds = ", ".join(f"{n} {kind}" for kind, n in sorted(totals.items()))
         return (
