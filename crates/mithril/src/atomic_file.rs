@@ -6,7 +6,7 @@ use crate::temporary;
 use std::fs;
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, MutexGuard};
 
 /// Names that are tried for a temporary file when others clean up at the same moment.
 const MAX_TRIES: usize = 100;
@@ -59,7 +59,7 @@ impl AtomicFile {
         attributes: Attributes,
     ) -> io::Result<Self> {
         let name = path.file_name().ok_or(io::ErrorKind::InvalidInput)?.to_string_lossy();
-        let mut live = live_temporaries();
+        let mut live = files.live_temporaries();
         let mut n_tries = 0;
         let (temporary, file) = loop {
             let temporary = path.with_file_name(temporary::name_for(&name)?);
@@ -72,6 +72,7 @@ impl AtomicFile {
             }
         };
         live.push(temporary.clone());
+        drop(live);
         Ok(Self { file, files, temporary, path, replace, attributes, committed: false })
     }
 
@@ -90,10 +91,15 @@ impl AtomicFile {
     /// # Errors
     /// `AlreadyExists` when another file came first, or the system's reason. The old file is untouched then.
     pub fn commit(mut self) -> io::Result<()> {
+        self.publish()
+    }
+
+    /// As [`AtomicFile::commit`], and keeps the file locked.
+    pub(crate) fn publish(&mut self) -> io::Result<()> {
         self.file.set_attributes(&self.attributes);
         self.file.sync()?;
         // Held until the file has its name, so that nobody removes it in between.
-        let live = live_temporaries();
+        let live = self.files.live_temporaries();
         if self.replace {
             self.files.rename(&self.temporary, &self.path)?;
         } else {
@@ -102,7 +108,7 @@ impl AtomicFile {
                 Err(error) if error.kind() == io::ErrorKind::AlreadyExists => return Err(error),
                 Err(_) if self.files.exists(&self.path) => return Err(io::ErrorKind::AlreadyExists.into()),
                 // A file system without links.
-                Err(_) => self.files.rename(&self.temporary, &self.path)?,
+                Err(_) => self.files.rename_new(&self.temporary, &self.path)?,
                 // The file has its name: a second one that stays is a leftover, not a failure.
                 Ok(()) => drop(self.files.remove(&self.temporary)),
             }
@@ -115,7 +121,7 @@ impl AtomicFile {
     /// Removes the temporary files of this process. Writers that are at work can neither finish nor start another file
     /// from then on: they wait until the process ends. For the handler of a signal that ends it.
     pub fn abandon_all() {
-        let mut live = live_temporaries();
+        let mut live = Disk.live_temporaries();
         for temporary in live.drain(..) {
             let _ = fs::remove_file(temporary);
         }
@@ -123,13 +129,7 @@ impl AtomicFile {
     }
 }
 
-/// The temporary files of this process that are neither committed nor dropped.
-fn live_temporaries() -> MutexGuard<'static, Vec<PathBuf>> {
-    static LIVE: Mutex<Vec<PathBuf>> = Mutex::new(Vec::new());
-    LIVE.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
-fn forget(mut live: MutexGuard<'static, Vec<PathBuf>>, temporary: &Path) {
+fn forget(mut live: MutexGuard<'_, Vec<PathBuf>>, temporary: &Path) {
     live.retain(|path| path != temporary);
 }
 
@@ -146,7 +146,7 @@ pub(crate) fn remove_abandoned(
     may_go: &dyn Fn(&Listed) -> bool,
 ) -> u64 {
     // A file that another thread makes at this moment is there before it is locked: wait until it is both.
-    let _live = live_temporaries();
+    let _live = files.live_temporaries();
     let Ok(listed) = files.list(directory) else { return 0 };
     let mut removed = 0;
     for sibling in listed
@@ -174,7 +174,7 @@ impl Write for AtomicFile {
 impl Drop for AtomicFile {
     fn drop(&mut self) {
         if !self.committed {
-            let live = live_temporaries();
+            let live = self.files.live_temporaries();
             let _ = self.files.remove(&self.temporary);
             forget(live, &self.temporary);
         }
@@ -290,7 +290,7 @@ mod tests {
                 file.write_all(&[7; 100]).unwrap();
                 assert!(file.temporary().exists(), "taken away in round {number}");
                 // Without the syncs of a commit, which would leave little time for the others.
-                let live = live_temporaries();
+                let live = Disk.live_temporaries();
                 fs::rename(&file.temporary, &path).unwrap();
                 file.committed = true;
                 forget(live, &file.temporary);

@@ -7,7 +7,8 @@ use mithril_format::ReadAt;
 use std::fmt;
 use std::fs::{self, File, TryLockError};
 use std::io::{self, Write};
-use std::path::Path;
+use std::path::{Path, PathBuf};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, SystemTime};
 
 /// The steps that durable files are made of.
@@ -22,6 +23,8 @@ pub(crate) trait Files: fmt::Debug + Send + Sync {
     fn hard_link(&self, from: &Path, to: &Path) -> io::Result<()>;
     /// Gives a file another name, in place of what has it.
     fn rename(&self, from: &Path, to: &Path) -> io::Result<()>;
+    /// Gives a file another name, which must not exist: for file systems without hard links.
+    fn rename_new(&self, from: &Path, to: &Path) -> io::Result<()>;
     /// Removes a name.
     fn remove(&self, path: &Path) -> io::Result<()>;
     /// Makes one directory.
@@ -35,6 +38,10 @@ pub(crate) trait Files: fmt::Debug + Send + Sync {
     /// Removes a temporary file whose writer is gone: nobody holds its lock, and nobody can take it in between. Returns
     /// whether it is removed.
     fn remove_abandoned(&self, path: &Path) -> bool;
+    /// Keeps other processes from changing what is in a directory, as long as the lock is kept and where there are locks.
+    fn lock_directory(&self, directory: &Path) -> Option<Box<dyn Send>>;
+    /// The temporary files of this process that are neither committed nor dropped.
+    fn live_temporaries(&self) -> MutexGuard<'_, Vec<PathBuf>>;
 }
 
 /// A file that is being written.
@@ -151,12 +158,39 @@ impl Files for Disk {
         Ok(listed)
     }
 
+    fn rename_new(&self, from: &Path, to: &Path) -> io::Result<()> {
+        #[cfg(any(target_os = "linux", target_os = "macos"))]
+        {
+            use rustix::fs::{CWD, RenameFlags, renameat_with};
+            use rustix::io::Errno;
+            match renameat_with(CWD, from, CWD, to, RenameFlags::NOREPLACE) {
+                // Not every file system can do this.
+                Err(Errno::INVAL | Errno::NOSYS | Errno::NOTSUP) => {}
+                renamed => return Ok(renamed?),
+            }
+        }
+        // Of several writers one makes the name, and then gives it to its file.
+        File::create_new(to)?;
+        fs::rename(from, to)
+    }
+
     fn remove_abandoned(&self, path: &Path) -> bool {
         // The lock is held until the name is gone: a writer that has just made this file finds it taken, or its file
         // without a name, and makes another.
         // Opening a pipe of that name would wait for a writer.
         fs::symlink_metadata(path).is_ok_and(|metadata| metadata.is_file())
             && File::open(path).is_ok_and(|file| file.try_lock().is_ok() && fs::remove_file(path).is_ok())
+    }
+
+    fn lock_directory(&self, directory: &Path) -> Option<Box<dyn Send>> {
+        let opened = File::open(directory).ok()?;
+        opened.lock().ok()?;
+        Some(Box::new(opened))
+    }
+
+    fn live_temporaries(&self) -> MutexGuard<'_, Vec<PathBuf>> {
+        static LIVE: Mutex<Vec<PathBuf>> = Mutex::new(Vec::new());
+        LIVE.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

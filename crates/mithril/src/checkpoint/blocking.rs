@@ -255,15 +255,12 @@ impl CheckpointCompressor {
         Ok(CheckpointMeta::of(&self.store.manifest(key)?))
     }
 
-    /// The signature of a checkpoint: from memory if it was used lately.
+    /// The signature of a checkpoint.
     ///
     /// # Errors
     /// As [`CheckpointCompressor::manifest`].
     pub fn signature(&self, key: &str) -> Result<CheckpointSignature, CheckpointError> {
-        match self.store.cache.get(key) {
-            Some(known) => Ok(CheckpointSignature::of(&known)),
-            None => Ok(CheckpointSignature::of(&self.store.manifest(key)?)),
-        }
+        Ok(CheckpointSignature::of(&*self.store.known_manifest(key)?))
     }
 
     /// The keys of all checkpoints, in order. No manifest is read: some may be unreadable.

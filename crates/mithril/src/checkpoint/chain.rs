@@ -269,6 +269,7 @@ pub(super) fn link(
         tensor.needs = tensor.needs.iter().map(|&idx| place(idx)).collect();
         tensor.needs.sort_unstable();
         tensor.needs.dedup();
+        tensor.needs.retain(|&idx| idx != tensor.holder);
     }
     Ok((objects, tensors))
 }
@@ -347,9 +348,12 @@ fn link_entries(
         let target = linked[target_idx].clone().ok_or_else(|| unlinked(&own.reader.entries()[entry_idx]))?;
         if let Some(tensor) = &mut linked[entry_idx] {
             if is_ref {
-                tensor.digest = target.digest;
+                (tensor.digest, tensor.holder, tensor.needs) = (target.digest, target.holder, target.needs);
+            } else {
+                // What a later save copies is looked for by its digest, which only this container lists.
+                tensor.needs = target.needs;
+                tensor.needs.push(target.holder);
             }
-            (tensor.holder, tensor.needs) = (target.holder, target.needs);
             (tensor.depth, tensor.restore_len, tensor.full_len) =
                 (target.depth, target.restore_len, target.full_len);
         }

@@ -37,7 +37,7 @@ pub struct CompressorConfig {
     pub verify: SaveCheck,
     /// Which checkpoints are kept.
     pub retention: Retention,
-    /// Checkpoints whose manifests are remembered, so that the next save need not read them.
+    /// Checkpoints whose manifests are remembered, so that the next save need not parse them.
     pub signature_cache_len: usize,
 }
 

@@ -86,6 +86,12 @@ pub enum CheckpointError {
         /// The key.
         key: String,
     },
+    /// Another writer replaced or deleted a checkpoint while it was rebased or deleted.
+    #[error("checkpoint `{key}` was changed by another process at the same time: nothing was done")]
+    Changed {
+        /// The key.
+        key: String,
+    },
     /// What the checkpoint is stored against was removed while it was saved.
     #[error("checkpoint `{key}` was not saved: `{object}`, which it needs, was removed at the same time")]
     Collected {
@@ -157,7 +163,7 @@ impl CheckpointError {
                 ErrorKind::NotFound
             }
             Self::MissingBase { .. } | Self::BaseMismatch { .. } => ErrorKind::Base,
-            Self::Conflict { .. } | Self::Collected { .. } => ErrorKind::Conflict,
+            Self::Conflict { .. } | Self::Changed { .. } | Self::Collected { .. } => ErrorKind::Conflict,
             Self::UnsafeName { .. } | Self::UnsupportedDtype { .. } | Self::ShapeMismatch { .. } => {
                 ErrorKind::InvalidArgument
             }
@@ -165,7 +171,7 @@ impl CheckpointError {
             Self::Compression { source, .. } => source.kind(),
             Self::Storage(error) => match error.kind() {
                 StorageErrorKind::NotFound => ErrorKind::NotFound,
-                StorageErrorKind::AlreadyExists => ErrorKind::Conflict,
+                StorageErrorKind::AlreadyExists | StorageErrorKind::Changed => ErrorKind::Conflict,
                 StorageErrorKind::InvalidArgument => ErrorKind::InvalidArgument,
                 StorageErrorKind::Unsupported => ErrorKind::Unsupported,
                 StorageErrorKind::TooLarge => ErrorKind::TooLarge,
@@ -174,13 +180,16 @@ impl CheckpointError {
         }
     }
 
-    /// Whether an object was not there: what a reader sees when another process deletes a checkpoint.
-    pub(super) fn is_missing_object(&self) -> bool {
+    /// The object that was not there: what a reader sees when another process deletes a checkpoint.
+    pub(super) fn missing_object(&self) -> Option<String> {
+        let missing = |error: &StorageError| {
+            (error.kind() == StorageErrorKind::NotFound).then(|| error.key().to_owned())
+        };
         match self {
-            Self::MissingBase { .. } => true,
-            Self::Storage(error) => error.kind() == StorageErrorKind::NotFound,
-            Self::Compression { source, .. } => is_missing(source),
-            _ => false,
+            Self::MissingBase { object, .. } => Some(object.clone()),
+            Self::Storage(error) => missing(error),
+            Self::Compression { source, .. } => storage_error(source).and_then(missing),
+            _ => None,
         }
     }
 
@@ -189,13 +198,11 @@ impl CheckpointError {
     }
 }
 
-fn is_missing(error: &Error) -> bool {
+fn storage_error(error: &Error) -> Option<&StorageError> {
     match error {
-        Error::Io { source, .. } => {
-            StorageError::in_io(source).is_some_and(|error| error.kind() == StorageErrorKind::NotFound)
-        }
-        Error::Tensor { source, .. } => is_missing(source),
-        _ => false,
+        Error::Io { source, .. } => StorageError::in_io(source),
+        Error::Tensor { source, .. } => storage_error(source),
+        _ => None,
     }
 }
 

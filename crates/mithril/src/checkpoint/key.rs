@@ -8,7 +8,7 @@ pub(super) const MANIFESTS: &str = "manifests";
 /// Directory of the data.
 pub(super) const DATA: &str = "data";
 
-/// Directory of the marks of what is being removed.
+/// Directory of the marks of removals.
 pub(super) const REMOVED: &str = "removed";
 
 /// Where writers of a store can have left something: everywhere that it has objects.
@@ -92,14 +92,23 @@ pub(super) fn is_data(object: &str) -> bool {
     object.strip_prefix(DATA).and_then(|name| name.strip_prefix('/')).is_some_and(is_data_name)
 }
 
-/// Whether an object is the mark of data that is being removed.
+/// The mark of a removal: an object that names what is being removed.
+pub(super) fn removal(random: &str) -> String {
+    format!("{REMOVED}/{random}")
+}
+
+/// Whether an object is the mark of a removal.
 pub(super) fn is_removal(object: &str) -> bool {
-    object.strip_prefix(REMOVED).and_then(|name| name.strip_prefix('/')).is_some_and(is_data_name)
+    let name = object.strip_prefix(REMOVED).and_then(|name| name.strip_prefix('/'));
+    name.is_some_and(|name| name.len() == 32 && name.bytes().all(is_hex))
+}
+
+fn is_hex(byte: u8) -> bool {
+    matches!(byte, b'0'..=b'9' | b'a'..=b'f')
 }
 
 /// `GENERATION.mckp` or `GENERATION-N.mckp`.
 fn is_data_name(name: &str) -> bool {
-    let is_hex = |byte: u8| matches!(byte, b'0'..=b'9' | b'a'..=b'f');
     let Some((generation, part)) = name.strip_suffix(".mckp").and_then(|name| name.split_at_checked(32))
     else {
         return false;
@@ -108,11 +117,6 @@ fn is_data_name(name: &str) -> bool {
         !digits.is_empty() && !digits.starts_with('0') && digits.bytes().all(|byte| byte.is_ascii_digit())
     };
     generation.bytes().all(is_hex) && (part.is_empty() || part.strip_prefix('-').is_some_and(is_part))
-}
-
-/// The mark of an object that is being removed.
-pub(super) fn removal_of(object: &str) -> String {
-    format!("{REMOVED}/{}", object.strip_prefix("data/").unwrap_or(object))
 }
 
 /// Letters, digits, `.`, `_` and `-` stand for themselves, except for a dot in front; all else is `~` and two digits.
@@ -164,7 +168,7 @@ mod tests {
     fn only_names_that_a_save_can_have_written_are_ours() {
         let generation = "0123456789abcdef0123456789abcdef";
         assert!(is_data(&data(generation, 0)) && is_data(&data(generation, 12)));
-        assert!(is_removal(&removal_of(&data(generation, 3))));
+        assert!(is_removal(&removal(generation)));
         for name in [
             "train.csv",
             "sub/0123456789abcdef0123456789abcdef.mckp",
@@ -176,7 +180,8 @@ mod tests {
             "0123456789abcdef0123456789abcdef-.mckp",
             "0123456789abcdef0123456789abcdef-1x.mckp",
         ] {
-            assert!(!is_data(&format!("data/{name}")) && !is_removal(&format!("removed/{name}")), "{name}");
+            assert!(!is_data(&format!("data/{name}")), "{name}");
+            assert!(!is_removal(&format!("removed/{name}")) || name == generation, "{name}");
         }
     }
 

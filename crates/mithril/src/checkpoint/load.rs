@@ -211,7 +211,7 @@ impl CheckpointCompressor {
         for _ in 1..MAX_TRIES {
             let done = Chain::open(&self.store.storage, &manifest).and_then(|chain| work(&manifest, &chain));
             let error = match done {
-                Err(error) if error.is_missing_object() => error,
+                Err(error) if error.missing_object().is_some() => error,
                 done => return done,
             };
             // Gone, with its manifest: then this says that there is no such checkpoint.

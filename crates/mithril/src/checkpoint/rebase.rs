@@ -15,8 +15,8 @@ impl CheckpointCompressor {
     /// those that are stored against it keep what they need.
     ///
     /// # Errors
-    /// As [`CheckpointCompressor::load`] and [`CheckpointCompressor::save`]; `Conflict` when the checkpoint was replaced
-    /// meanwhile. Then it is as it was.
+    /// As [`CheckpointCompressor::load`] and [`CheckpointCompressor::save`]; `Changed` when another process
+    /// changed the checkpoint meanwhile. What that did stands.
     pub fn rebase(&self, key: &str) -> Result<CheckpointMeta, CheckpointError> {
         let started = Instant::now();
         let storage = &*self.store.storage;
@@ -60,11 +60,15 @@ impl CheckpointCompressor {
             };
             let proved = self.prove(&manifest, own_readers, None);
             proved.inspect_err(|_| self.remove_objects(&object_keys))?;
-            self.replace_manifest(before, &manifest, &object_keys)?;
+            let replaced = self.replace_manifest(before, &manifest, &object_keys);
+            if let Err(CheckpointError::Changed { .. } | CheckpointError::Collected { .. }) = replaced {
+                // No manifest lists it, and nothing was ever stored against it.
+                self.remove_objects(&object_keys);
+            }
+            replaced?;
             Ok((before.clone(), manifest))
         })?;
         let meta = CheckpointMeta::of(&manifest);
-        self.store.cache.insert(Arc::new(manifest));
         let old: BTreeSet<String> = before.kept_objects().map(str::to_owned).collect();
         // The new one is safe; what is left of the old one is garbage for later if it cannot be removed now.
         let _ = self.collect_objects(&old);
@@ -81,21 +85,19 @@ impl CheckpointCompressor {
         after: &Manifest,
         object_keys: &[String],
     ) -> Result<(), CheckpointError> {
-        let storage = &*self.store.storage;
-        let object = key::manifest(&before.key);
-        // Another process may have been faster; what it did stands.
-        if self.store.manifest(&before.key)?.generation != before.generation {
-            self.remove_objects(object_keys);
-            return Err(CheckpointError::Conflict { key: before.key.clone() });
+        let key = before.key.as_str();
+        let bytes = self.store.manifest_bytes(key)?;
+        if Manifest::parse(key, &key::manifest(key), &bytes)? != *before {
+            return Err(CheckpointError::Changed { key: key.to_owned() });
         }
         let pinning = Manifest { pinned: object_keys.to_vec(), ..before.clone() };
-        storage.replace(&object, &pinning.write())?;
+        let pinning_bytes = pinning.write();
+        self.store.change_manifest(key, &bytes, Some(&pinning_bytes))?;
         if let Err(error) = self.check_still_there(&pinning) {
-            storage.replace(&object, &before.write())?;
-            self.remove_objects(object_keys);
+            self.store.change_manifest(key, &pinning_bytes, Some(&bytes))?;
             return Err(error);
         }
-        Ok(storage.replace(&object, &after.write())?)
+        self.store.change_manifest(key, &pinning_bytes, Some(&after.write()))
     }
 }
 

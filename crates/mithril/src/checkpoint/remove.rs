@@ -1,10 +1,14 @@
 //! Deleting checkpoints, and the data that no checkpoint needs any more.
 
 use super::blocking::CheckpointCompressor;
+use super::save::new_generation;
 use super::{CheckpointError, Manifest, Retention, key, order};
-use crate::storage::ObjectInfo;
+use crate::storage::{MARK_AGE, ObjectInfo, StorageBackend};
 use std::collections::{BTreeSet, HashSet};
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
+
+/// Deletions of a checkpoint that another process changes at the same time.
+const MAX_TRIES: usize = 8;
 
 /// What `gc` looks at.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -63,22 +67,26 @@ impl CheckpointCompressor {
     /// Deletes a checkpoint, and the data that no other one needs.
     ///
     /// # Errors
-    /// `NotFound` when there is none; `Storage` when the storage fails: once the manifest is gone, the checkpoint is
+    /// `NotFound` when there is none; `Changed` when other processes change it all the time; `Storage` when the storage fails: once the manifest is gone, the checkpoint is
     /// deleted, and what is left of its data is removed by the next [`CheckpointCompressor::gc`].
     pub fn delete(&self, key: &str) -> Result<(), CheckpointError> {
-        let mut step = u64::MAX;
-        let objects = match self.store.manifest(key) {
-            Ok(manifest) => {
-                step = manifest.step;
-                objects_of(&manifest)
+        let mut n_tries = 1;
+        let (step, objects) = loop {
+            let bytes = self.store.manifest_bytes(key)?;
+            let found = match Manifest::parse(key, &key::manifest(key), &bytes) {
+                Ok(manifest) => (manifest.step, objects_of(&manifest)),
+                // One that cannot be read can be deleted all the same; its data is found by `gc`.
+                Err(CheckpointError::InvalidFormat { .. } | CheckpointError::ChecksumMismatch { .. }) => {
+                    (u64::MAX, BTreeSet::new())
+                }
+                Err(error) => return Err(error),
+            };
+            match self.store.change_manifest(key, &bytes, None) {
+                // It is rebased, or gone: a second look tells.
+                Err(CheckpointError::Changed { .. }) if n_tries < MAX_TRIES => n_tries += 1,
+                deleted => break deleted.map(|()| found)?,
             }
-            // One that cannot be read can be deleted all the same; its data is found by `gc`.
-            Err(CheckpointError::InvalidFormat { .. } | CheckpointError::ChecksumMismatch { .. }) => {
-                BTreeSet::new()
-            }
-            Err(error) => return Err(error),
         };
-        self.store.storage.delete(&key::manifest(key))?;
         self.store.cache.remove(key);
         self.store.forget_step(step)?;
         self.collect_objects(&objects)?;
@@ -115,16 +123,37 @@ impl CheckpointCompressor {
         let mut victims = victims(&found.readable, &self.config.retention);
         victims.retain(|manifest| ![saved, newest].contains(&Some(manifest.key.as_str())));
         let mut objects = BTreeSet::new();
-        for manifest in &victims {
-            self.store.storage.delete(&key::manifest(&manifest.key))?;
+        let mut removed = Vec::new();
+        for manifest in victims {
+            if !self.remove_manifest(manifest)? {
+                continue;
+            }
             self.store.cache.remove(&manifest.key);
             objects.extend(objects_of(manifest));
+            removed.push(manifest);
         }
-        if let Some(step) = victims.iter().map(|manifest| manifest.step).max() {
+        if let Some(step) = removed.iter().map(|manifest| manifest.step).max() {
             self.store.forget_step(step)?;
             self.collect_objects(&objects)?;
         }
-        Ok(victims.into_iter().map(|manifest| manifest.key.clone()).collect())
+        Ok(removed.into_iter().map(|manifest| manifest.key.clone()).collect())
+    }
+
+    /// Removes a manifest, unless another process has changed it, or has saved another checkpoint of its key: that one was
+    /// not judged. Returns whether it is removed.
+    fn remove_manifest(&self, judged: &Manifest) -> Result<bool, CheckpointError> {
+        let key = judged.key.as_str();
+        let bytes = match self.store.manifest_bytes(key) {
+            Err(CheckpointError::NotFound { .. } | CheckpointError::NoStore { .. }) => return Ok(false),
+            bytes => bytes?,
+        };
+        if Manifest::parse(key, &key::manifest(key), &bytes)?.generation != judged.generation {
+            return Ok(false);
+        }
+        match self.store.change_manifest(key, &bytes, None) {
+            Err(CheckpointError::Changed { .. }) => Ok(false),
+            removed => removed.map(|()| true),
+        }
     }
 
     /// Removes those of some objects that no manifest lists. Where a list may lack a manifest that was written a moment ago,
@@ -152,12 +181,11 @@ impl CheckpointCompressor {
         let is_old = |object: &ObjectInfo| {
             options.min_age.is_zero() || object.age().is_some_and(|age| age >= options.min_age)
         };
-        // Marks of a removal that was interrupted: it is done again, or taken back. A young one may be of one at work.
-        let mut marks = match candidates {
-            None => ours(key::REMOVED, key::is_removal)?,
-            Some(_) => Vec::new(),
-        };
-        marks.retain(is_old);
+        if candidates.is_none() && !options.dry_run {
+            for mark in ours(key::REMOVED, key::is_removal)? {
+                storage.remove_dead_mark(&mark)?;
+            }
+        }
         let listed = self.listed_objects()?;
         let is_candidate = |object: &&ObjectInfo| {
             !listed.contains(&object.key)
@@ -174,21 +202,21 @@ impl CheckpointCompressor {
             }
             return Ok(report);
         }
-        for object in &garbage {
-            storage.replace(&key::removal_of(&object.key), b"")?;
+        if garbage.is_empty() {
+            return Ok(report);
         }
+        // A manifest that is gone must not come back after its data is gone.
+        storage.sync(key::MANIFESTS)?;
+        let mark = Mark::put(storage, &garbage)?;
         // A save that committed since sees the mark, or is seen here: see `check_still_there`.
-        let listed = if garbage.is_empty() { listed } else { self.listed_objects()? };
+        let listed = self.listed_objects()?;
         for object in garbage {
-            if !listed.contains(&object.key) && !self.store.is_in_use(&object.key) {
+            let is_wanted = listed.contains(&object.key) || self.store.is_in_use(&object.key);
+            if !is_wanted && mark.counts() {
                 storage.delete(&object.key)?;
                 report.removed_len += object.len;
                 report.removed.push(object.key.clone());
             }
-            storage.delete(&key::removal_of(&object.key))?;
-        }
-        for mark in marks {
-            storage.delete(&mark.key)?;
         }
         Ok(report)
     }
@@ -206,6 +234,36 @@ impl CheckpointCompressor {
             listed.extend(objects_of(&last));
         }
         Ok(listed)
+    }
+}
+
+/// Says which objects are being removed, until it is dropped.
+struct Mark<'a> {
+    storage: &'a dyn StorageBackend,
+    key: String,
+    made: SystemTime,
+    _life: Option<Box<dyn Send>>,
+}
+
+impl<'a> Mark<'a> {
+    fn put(storage: &'a dyn StorageBackend, objects: &[&ObjectInfo]) -> Result<Self, CheckpointError> {
+        let key = key::removal(&new_generation(storage.location())?);
+        let names: Vec<&str> = objects.iter().map(|object| object.key.as_str()).collect();
+        let made = SystemTime::now();
+        let life = storage.put_mark(&key, names.join("\n").as_bytes())?;
+        Ok(Self { storage, key, made, _life: life })
+    }
+
+    /// Whether nobody can have taken it for one that was left: a removal that was suspended must not go on.
+    fn counts(&self) -> bool {
+        self.made.elapsed().is_ok_and(|age| age < MARK_AGE / 2)
+    }
+}
+
+impl Drop for Mark<'_> {
+    fn drop(&mut self) {
+        // One that stays is removed when its maker is gone.
+        let _ = self.storage.delete(&self.key);
     }
 }
 

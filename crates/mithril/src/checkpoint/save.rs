@@ -13,6 +13,7 @@ use crate::container::{Bases, Reader};
 use crate::pack::{DeltaBudget, PackOptions, Progress, expected_sizes, pack, writer_name};
 use crate::storage::{ObjectWriter, StorageError, StorageErrorKind};
 use mithril_format::{Digester, ReadAt};
+use std::collections::HashSet;
 use std::io::{self, Write};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
@@ -101,7 +102,7 @@ impl CheckpointCompressor {
         }
         self.store.check_exclusive()?;
         check_files(request.key, request.files.len())?;
-        let against = self.open_previous(request)?;
+        let against = self.open_previous(request).map_err(|error| self.or_collected(request, error))?;
         let previous = against.as_ref().map(|against| Arc::clone(&against.manifest));
         let let_go = previous.as_deref().map(|previous| let_go(previous, request.files.len(), &self.config));
         let let_go = let_go.unwrap_or_default();
@@ -111,7 +112,7 @@ impl CheckpointCompressor {
             (0..request.files.len()).map(|part| key::data(&generation, part)).collect();
         let needed =
             previous.iter().flat_map(|manifest| &manifest.objects).map(|object| object.object.clone());
-        let _held = self.store.hold(object_keys.iter().cloned().chain(needed));
+        let held = self.store.hold(object_keys.iter().cloned().chain(needed));
         let mut options = self.config.pack_options().with_bases(bases);
         options.buffers = Arc::clone(&self.store.buffers);
         let step = request.step.or_else(|| order::step_of(request.key));
@@ -128,7 +129,10 @@ impl CheckpointCompressor {
             Err(CheckpointError::Panicked { key: request.key.to_owned(), message: message_of(&*panic) })
         });
         self.store.buffers.keep(KEPT_LEN);
-        let own = own.inspect_err(|_| self.remove_objects(&object_keys))?;
+        let own = own.map_err(|error| {
+            self.remove_objects(&object_keys);
+            self.or_collected(request, error)
+        })?;
         let own_readers: Vec<_> = own.iter().map(|own| Arc::clone(&own.reader)).collect();
         let linked = chain::link(own, previous.as_deref());
         let (objects, tensors) = linked.inspect_err(|_| self.remove_objects(&object_keys))?;
@@ -155,14 +159,22 @@ impl CheckpointCompressor {
         };
         let proving = Instant::now();
         let proved = self.prove(&manifest, own_readers, against.as_ref());
-        proved.inspect_err(|_| self.remove_objects(&object_keys))?;
+        proved.map_err(|error| {
+            self.remove_objects(&object_keys);
+            self.or_collected(request, error)
+        })?;
         let proof_seconds = proving.elapsed().as_secs_f64();
         self.check_unchanged(request).inspect_err(|_| self.remove_objects(&object_keys))?;
         permit.start_commit(request.key).inspect_err(|_| self.remove_objects(&object_keys))?;
-        self.commit(&manifest, &object_keys)?;
+        let bytes = manifest.write();
+        self.commit(&manifest, &bytes, &object_keys).inspect_err(|_| {
+            drop(held);
+            // Others may have seen the manifest, and may be stored against the data by now.
+            let _ = self.collect_objects(&object_keys.iter().cloned().collect());
+        })?;
 
         let meta = CheckpointMeta { proof_seconds, ..CheckpointMeta::of(&manifest) };
-        self.store.cache.insert(Arc::new(manifest));
+        self.store.cache.insert(Arc::new(manifest), &bytes);
         // The checkpoint is safe: what follows is for convenience, and its failure is not that of the save.
         let _ = self.store.point_latest(&meta, place);
         if self.config.retention.removes() {
@@ -176,16 +188,7 @@ impl CheckpointCompressor {
         let Some(previous_key) = request.previous_key.filter(|_| self.config.delta_enabled) else {
             return Ok(None);
         };
-        key::check(previous_key)?;
-        let storage = &self.store.storage;
-        if let Some(known) = self.store.cache.get(previous_key)
-            && let Ok(chain) = Chain::open(storage, &known)
-        {
-            return Ok(Some(Against { manifest: known, chain }));
-        }
-        // Not known, or removed by another process since.
-        self.store.cache.remove(previous_key);
-        let manifest = self.store.manifest(previous_key).map_err(|error| match error {
+        let manifest = self.store.known_manifest(previous_key).map_err(|error| match error {
             CheckpointError::NotFound { .. } | CheckpointError::NoStore { .. } => {
                 CheckpointError::MissingPrevious {
                     key: previous_key.to_owned(),
@@ -194,10 +197,19 @@ impl CheckpointCompressor {
             }
             error => error,
         })?;
-        let chain = Chain::open(storage, &manifest)?;
-        let manifest = Arc::new(manifest);
-        self.store.cache.insert(manifest.clone());
+        let chain = Chain::open(&self.store.storage, &manifest)?;
         Ok(Some(Against { manifest, chain }))
+    }
+
+    /// Says that another process has removed the previous checkpoint, where an object is missing for that reason.
+    fn or_collected(&self, request: &Request<'_>, error: CheckpointError) -> CheckpointError {
+        let Some(object) = error.missing_object() else { return error };
+        let previous = request.previous_key.map(|key| self.store.manifest(key));
+        let is_needed = |manifest: &Manifest| manifest.objects.iter().any(|needed| needed.object == object);
+        match previous {
+            Some(Ok(manifest)) if is_needed(&manifest) => error,
+            _ => CheckpointError::Collected { key: request.key.to_owned(), object },
+        }
     }
 
     /// What the deltas of a save may take.
@@ -256,7 +268,14 @@ impl CheckpointCompressor {
         let Sink { writer, digester, len, .. } = sink;
         writer.finish()?;
         // Read back: what the next save and every reader will open must be there, and be what was written.
-        let reader = Reader::open(storage.open(object_key)?).map_err(about(key))?;
+        let written = storage.open(object_key).map_err(|error| match error.kind() {
+            // Another process has taken it for garbage.
+            StorageErrorKind::NotFound => {
+                CheckpointError::Collected { key: key.to_owned(), object: object_key.to_owned() }
+            }
+            _ => error.into(),
+        })?;
+        let reader = Reader::open(written).map_err(about(key))?;
         let container = reader.directory().digest();
         if Some(container) != summary.digest || reader.directory().file_len() != len {
             let what = format!("`{object_key}` is not what was written");
@@ -284,48 +303,55 @@ impl CheckpointCompressor {
     }
 
     /// Writes the manifest, unless there is one, and makes sure that what it needs was not removed meanwhile.
-    fn commit(&self, manifest: &Manifest, object_keys: &[String]) -> Result<(), CheckpointError> {
+    fn commit(
+        &self,
+        manifest: &Manifest,
+        bytes: &[u8],
+        object_keys: &[String],
+    ) -> Result<(), CheckpointError> {
         let storage = &*self.store.storage;
         let object = key::manifest(&manifest.key);
-        let bytes = manifest.write();
-        if let Err(error) = storage.put_new(&object, &bytes) {
-            let ours = match storage.get(&object, manifest::MAX_LEN) {
-                Ok(there) => there == bytes,
-                // Not there: the data is of no use to anybody.
-                Err(missing) if missing.kind() == StorageErrorKind::NotFound => false,
-                // Nothing is known: the data stays for those who may see the manifest.
-                Err(_) => return Err(error.into()),
+        if let Err(error) = storage.put_new(&object, bytes) {
+            return match storage.get(&object, manifest::MAX_LEN) {
+                // Visible, but perhaps not safe. It is not acknowledged, so it goes.
+                Ok(there) if there == bytes => {
+                    self.withdraw(manifest, bytes)?;
+                    Err(error.into())
+                }
+                Ok(_) if error.kind() == StorageErrorKind::AlreadyExists => {
+                    // No other process has seen what was saved here.
+                    self.remove_objects(object_keys);
+                    Err(CheckpointError::Conflict { key: manifest.key.clone() })
+                }
+                _ => Err(error.into()),
             };
-            if ours {
-                // Visible, but perhaps not safe. It is not acknowledged, so it goes; its data only if it is gone.
-                storage.delete(&object)?;
-            }
-            self.remove_objects(object_keys);
-            return Err(match error.kind() {
-                StorageErrorKind::AlreadyExists => CheckpointError::Conflict { key: manifest.key.clone() },
-                _ => error.into(),
-            });
         }
         if let Err(error) = self.check_still_there(manifest) {
-            storage.delete(&object)?;
-            self.remove_objects(object_keys);
+            self.withdraw(manifest, bytes)?;
             return Err(error);
         }
         Ok(())
     }
 
+    /// Takes back a manifest that is not acknowledged, unless another process has put one of its own in its place.
+    fn withdraw(&self, manifest: &Manifest, bytes: &[u8]) -> Result<(), CheckpointError> {
+        match self.store.change_manifest(&manifest.key, bytes, None) {
+            Err(CheckpointError::Changed { .. }) => Ok(()),
+            withdrawn => withdrawn,
+        }
+    }
+
     /// Another process may have decided to remove an object before it could see the manifest. It marks what it removes
-    /// first, and looks at the manifests again behind that: so either it sees the manifest, or we see its mark.
+    /// first, and looks at the manifests again after that: so either it sees the manifest, or we see its mark.
     pub(super) fn check_still_there(&self, manifest: &Manifest) -> Result<(), CheckpointError> {
         let storage = &*self.store.storage;
-        let marks = storage.list(key::REMOVED)?;
+        let removed = self.objects_being_removed()?;
         let collected = |object: &str| CheckpointError::Collected {
             key: manifest.key.clone(),
             object: object.to_owned(),
         };
         for object in manifest.kept_objects() {
-            let mark = key::removal_of(object);
-            if marks.iter().any(|found| found.key == mark) {
+            if removed.contains(object) {
                 return Err(collected(object));
             }
         }
@@ -338,6 +364,24 @@ impl CheckpointCompressor {
             }
         }
         Ok(())
+    }
+
+    /// What removals at work name.
+    fn objects_being_removed(&self) -> Result<HashSet<String>, CheckpointError> {
+        let storage = &*self.store.storage;
+        let mut named = HashSet::new();
+        for mark in storage.list(key::REMOVED)?.iter().filter(|object| key::is_removal(&object.key)) {
+            if storage.remove_dead_mark(mark)? {
+                continue;
+            }
+            match storage.get(&mark.key, manifest::MAX_LEN) {
+                Ok(names) => named.extend(String::from_utf8_lossy(&names).lines().map(str::to_owned)),
+                // That removal is done: what it took away is not there.
+                Err(error) if error.kind() == StorageErrorKind::NotFound => {}
+                Err(error) => return Err(error.into()),
+            }
+        }
+        Ok(named)
     }
 
     /// Removes the data of a save that failed. What cannot be removed now is garbage for later.

@@ -1,9 +1,9 @@
-//! What is remembered of checkpoints, so that the next save need not read them.
+//! What is remembered of checkpoints, so that the next save need not parse them.
 
 use super::Manifest;
 use mithril_format::{Digest, Digester};
 use std::collections::VecDeque;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 /// Names the content of a checkpoint: equal signatures mean equal tensors.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -40,7 +40,7 @@ impl CheckpointSignature {
 #[derive(Debug)]
 pub(super) struct ManifestCache {
     max_len: usize,
-    manifests: Mutex<VecDeque<Arc<Manifest>>>,
+    manifests: Mutex<VecDeque<(Digest, Arc<Manifest>)>>,
 }
 
 impl ManifestCache {
@@ -48,23 +48,29 @@ impl ManifestCache {
         Self { max_len, manifests: Mutex::default() }
     }
 
-    pub(super) fn get(&self, key: &str) -> Option<Arc<Manifest>> {
-        let mut manifests = self.manifests.lock().unwrap_or_else(PoisonError::into_inner);
-        let at = manifests.iter().position(|manifest| manifest.key == key)?;
+    /// The manifest of a key, if it still has these bytes.
+    pub(super) fn get(&self, key: &str, bytes: &[u8]) -> Option<Arc<Manifest>> {
+        let digest = Digest::of(bytes);
+        let mut manifests = self.lock();
+        let at = manifests.iter().position(|(known, manifest)| manifest.key == key && *known == digest)?;
         let found = manifests.remove(at)?;
         manifests.push_front(found.clone());
-        Some(found)
+        Some(found.1)
     }
 
-    pub(super) fn insert(&self, manifest: Arc<Manifest>) {
-        let mut manifests = self.manifests.lock().unwrap_or_else(PoisonError::into_inner);
-        manifests.retain(|known| known.key != manifest.key);
-        manifests.push_front(manifest);
+    /// Remembers a manifest that has these bytes.
+    pub(super) fn insert(&self, manifest: Arc<Manifest>, bytes: &[u8]) {
+        let mut manifests = self.lock();
+        manifests.retain(|(_, known)| known.key != manifest.key);
+        manifests.push_front((Digest::of(bytes), manifest));
         manifests.truncate(self.max_len);
     }
 
+    fn lock(&self) -> MutexGuard<'_, VecDeque<(Digest, Arc<Manifest>)>> {
+        self.manifests.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
     pub(super) fn remove(&self, key: &str) {
-        let mut manifests = self.manifests.lock().unwrap_or_else(PoisonError::into_inner);
-        manifests.retain(|known| known.key != key);
+        self.lock().retain(|(_, known)| known.key != key);
     }
 }

@@ -60,13 +60,42 @@ impl Store {
 
     /// The manifest of a key, as it is in the storage now.
     pub(super) fn manifest(&self, key: &str) -> Result<Manifest, CheckpointError> {
+        let bytes = self.manifest_bytes(key)?;
+        Manifest::parse(key, &key::manifest(key), &bytes)
+    }
+
+    /// As [`Store::manifest`]; one that is remembered, and still is what the storage has, is not parsed again.
+    pub(super) fn known_manifest(&self, key: &str) -> Result<Arc<Manifest>, CheckpointError> {
+        let bytes = self.manifest_bytes(key)?;
+        if let Some(known) = self.cache.get(key, &bytes) {
+            return Ok(known);
+        }
+        let manifest = Arc::new(Manifest::parse(key, &key::manifest(key), &bytes)?);
+        self.cache.insert(Arc::clone(&manifest), &bytes);
+        Ok(manifest)
+    }
+
+    /// The bytes of the manifest of a key.
+    pub(super) fn manifest_bytes(&self, key: &str) -> Result<Vec<u8>, CheckpointError> {
         key::check(key)?;
-        let object = key::manifest(key);
-        let bytes = self.storage.get(&object, MAX_LEN).map_err(|error| match error.kind() {
+        self.storage.get(&key::manifest(key), MAX_LEN).map_err(|error| match error.kind() {
             StorageErrorKind::NotFound => self.no_checkpoint(key),
             _ => error.into(),
-        })?;
-        Manifest::parse(key, &object, &bytes)
+        })
+    }
+
+    /// Puts other bytes in the place of those that the manifest of a key had, or nothing. A manifest is never changed by its
+    /// key alone: by then it may be that of another save.
+    pub(super) fn change_manifest(
+        &self,
+        key: &str,
+        before: &[u8],
+        after: Option<&[u8]>,
+    ) -> Result<(), CheckpointError> {
+        self.storage.exchange(&key::manifest(key), before, after).map_err(|error| match error.kind() {
+            StorageErrorKind::Changed => CheckpointError::Changed { key: key.to_owned() },
+            _ => error.into(),
+        })
     }
 
     /// Says that there is no such checkpoint, or that there is no store.

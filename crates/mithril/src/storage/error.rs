@@ -21,6 +21,8 @@ pub enum StorageErrorKind {
     NotFound,
     /// There is an object of this key already.
     AlreadyExists,
+    /// The object is not what the caller has read any more.
+    Changed,
     /// The object is longer than the caller allows.
     TooLarge,
     /// Credentials or permissions are missing.

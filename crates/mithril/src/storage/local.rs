@@ -1,7 +1,9 @@
 //! Objects as files below a directory, each safe on disk before it is acknowledged.
 
 use super::memory::{no_key, too_large};
-use super::{ObjectInfo, ObjectWriter, StorageBackend, StorageError, is_key};
+use super::{
+    MARK_AGE, ObjectInfo, ObjectWriter, StorageBackend, StorageError, StorageErrorKind, changed, is_key,
+};
 use crate::AtomicFile;
 use crate::atomic_file::remove_abandoned;
 use crate::attributes::Attributes;
@@ -129,6 +131,44 @@ impl StorageBackend for LocalStorage {
         self.put(key, bytes, true)
     }
 
+    /// Every change of an object that is there is made under a lock of its directory. One that is made anew needs none: it
+    /// must not be there.
+    fn exchange(&self, key: &str, before: &[u8], after: Option<&[u8]>) -> Result<(), StorageError> {
+        let path = self.path("change", key)?;
+        let _lock = self.files.lock_directory(path.parent().unwrap_or(&self.root));
+        match self.get(key, before.len() as u64) {
+            Ok(there) if there == before => {}
+            Err(error)
+                if !matches!(error.kind(), StorageErrorKind::NotFound | StorageErrorKind::TooLarge) =>
+            {
+                return Err(error);
+            }
+            _ => return Err(changed(key, &self.location)),
+        }
+        match after {
+            Some(after) => self.replace(key, after),
+            None => self.delete(key),
+        }
+    }
+
+    /// The file is locked until its maker is gone.
+    fn put_mark(&self, key: &str, bytes: &[u8]) -> Result<Option<Box<dyn Send>>, StorageError> {
+        let mut writer = self.start(key, false)?;
+        writer.file.write_all(bytes).map_err(self.failed("write", key))?;
+        writer.file.publish().map_err(self.failed("commit", key))?;
+        Ok(Some(Box::new(writer.file)))
+    }
+
+    /// Where there are no locks, age tells.
+    fn remove_dead_mark(&self, mark: &ObjectInfo) -> Result<bool, StorageError> {
+        let is_old = mark.age().is_some_and(|age| age >= MARK_AGE);
+        let is_removed = self.files.remove_abandoned(&self.path("clean up", &mark.key)?);
+        if is_old && !is_removed {
+            self.delete(&mark.key)?;
+        }
+        Ok(is_old || is_removed)
+    }
+
     fn get(&self, key: &str, max_len: u64) -> Result<Vec<u8>, StorageError> {
         let failed = self.failed("read", key);
         let file = self.files.open(&self.path("read", key)?).map_err(&failed)?;
@@ -176,6 +216,13 @@ impl StorageBackend for LocalStorage {
         }
         // What is deleted after this one must not be gone before it.
         self.files.sync_directory(path.parent().unwrap_or(&self.root)).map_err(self.failed("delete", key))
+    }
+
+    fn sync(&self, directory: &str) -> Result<(), StorageError> {
+        match self.files.sync_directory(&self.path("sync", directory)?) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
+            synced => synced.map_err(self.failed("sync", directory)),
+        }
     }
 
     /// A lock that is held tells that a file is at work. One that is free tells less: there are file systems whose locks

@@ -1,6 +1,6 @@
 //! Objects in the memory of this process.
 
-use super::{ObjectInfo, ObjectWriter, StorageBackend, StorageError, StorageErrorKind, is_key};
+use super::{ObjectInfo, ObjectWriter, StorageBackend, StorageError, StorageErrorKind, changed, is_key};
 use bytes::Bytes;
 use mithril_format::ReadAt;
 use std::collections::BTreeMap;
@@ -66,6 +66,21 @@ impl StorageBackend for MemoryStorage {
 
     fn replace(&self, key: &str, bytes: &[u8]) -> Result<(), StorageError> {
         self.insert("replace", key, Bytes::copy_from_slice(bytes), true)
+    }
+
+    fn exchange(&self, key: &str, before: &[u8], after: Option<&[u8]>) -> Result<(), StorageError> {
+        check_key("change", key)?;
+        let mut objects = self.lock();
+        if objects.get(key).is_none_or(|(there, _)| there != before) {
+            return Err(changed(key, LOCATION));
+        }
+        match after {
+            Some(after) => {
+                drop(objects.insert(key.to_owned(), (Bytes::copy_from_slice(after), SystemTime::now())))
+            }
+            None => drop(objects.remove(key)),
+        }
+        Ok(())
     }
 
     fn get(&self, key: &str, max_len: u64) -> Result<Vec<u8>, StorageError> {

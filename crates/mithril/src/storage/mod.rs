@@ -75,6 +75,49 @@ pub trait StorageBackend: fmt::Debug + Send + Sync {
     /// When the system refuses.
     fn replace(&self, key: &str, bytes: &[u8]) -> Result<(), StorageError>;
 
+    /// Puts a small object in the place of one that still has these bytes, or removes that one: of several callers that
+    /// read the same, one succeeds. A storage that cannot compare and write in one step does it in two.
+    ///
+    /// # Errors
+    /// `Changed` when the object has other bytes by now, or is gone: it stays as it is. Or the system's reason.
+    fn exchange(&self, key: &str, before: &[u8], after: Option<&[u8]>) -> Result<(), StorageError> {
+        match self.get(key, before.len() as u64) {
+            Ok(there) if there == before => {}
+            Err(error)
+                if !matches!(error.kind(), StorageErrorKind::NotFound | StorageErrorKind::TooLarge) =>
+            {
+                return Err(error);
+            }
+            _ => return Err(changed(key, self.location())),
+        }
+        match after {
+            Some(after) => self.replace(key, after),
+            None => self.delete(key),
+        }
+    }
+
+    /// Makes a small object that says what its maker is doing, as long as the maker lives. What is returned keeps it alive,
+    /// where the storage can tell.
+    ///
+    /// # Errors
+    /// As [`StorageBackend::put_new`].
+    fn put_mark(&self, key: &str, bytes: &[u8]) -> Result<Option<Box<dyn Send>>, StorageError> {
+        self.put_new(key, bytes).map(|()| None)
+    }
+
+    /// Removes a mark whose maker is gone: where the storage cannot tell, one that is older than [`MARK_AGE`]. Returns whether
+    /// it is removed.
+    ///
+    /// # Errors
+    /// When the system refuses.
+    fn remove_dead_mark(&self, mark: &ObjectInfo) -> Result<bool, StorageError> {
+        let is_old = mark.age().is_some_and(|age| age >= MARK_AGE);
+        if is_old {
+            self.delete(&mark.key)?;
+        }
+        Ok(is_old)
+    }
+
     /// A small object: at most `max_len` bytes.
     ///
     /// # Errors
@@ -98,6 +141,14 @@ pub trait StorageBackend: fmt::Debug + Send + Sync {
     /// # Errors
     /// When the system refuses.
     fn delete(&self, key: &str) -> Result<(), StorageError>;
+
+    /// Makes sure that what a list of a directory shows stays so after a power cut.
+    ///
+    /// # Errors
+    /// When the system refuses.
+    fn sync(&self, _directory: &str) -> Result<(), StorageError> {
+        Ok(())
+    }
 
     /// Removes what writers that were killed left in some directories, not below them, and [`StorageBackend::list`] does not
     /// show: only what is older than `min_age`, as a writer at work may be one of another machine. Returns its bytes, as far
@@ -139,6 +190,15 @@ impl ObjectInfo {
     pub fn age(&self) -> Option<Duration> {
         self.modified.and_then(|modified| SystemTime::now().duration_since(modified).ok())
     }
+}
+
+/// How long a mark counts whose maker cannot be asked.
+pub const MARK_AGE: Duration = Duration::from_secs(3600);
+
+/// Another writer was faster.
+fn changed(key: &str, location: &str) -> StorageError {
+    let reason = "another writer changed it at the same time";
+    StorageError::new(StorageErrorKind::Changed, "change", key, location, reason)
 }
 
 /// Bytes of a key at most.

@@ -2,8 +2,9 @@
 
 use super::{f32_tensor, store, weights};
 use crate::samples::Random;
+use mithril::Dtype;
 use mithril::checkpoint::blocking::CheckpointCompressor;
-use mithril::checkpoint::{Checkpoint, CompressorConfig, GcOptions, VerifyOptions};
+use mithril::checkpoint::{Checkpoint, CompressorConfig, GcOptions, TensorData, VerifyOptions};
 use mithril::container::{Bases, Model, Reader};
 use mithril::pack::{PackOptions, pack, unpack};
 use std::collections::BTreeMap;
@@ -132,4 +133,28 @@ fn a_base_that_cannot_be_resolved_is_passed_over() {
     let error = unpack(&reader, Vec::new(), &Bases::new([lame()]), 1, &|_| ()).unwrap_err();
     assert_eq!(error.kind(), mithril::ErrorKind::Base, "{error}");
     assert!(error.to_string().contains("`base` lists it, but"), "{error}");
+}
+
+/// A rounded copy belongs to the save that made it, also where the tensor that it follows from was saved before.
+#[test]
+fn a_rounded_copy_of_a_frozen_tensor_stays_while_both_are_frozen() {
+    let values = moved(1, 0, 400);
+    let master = f32_tensor(&values);
+    let halves = master.data.chunks(4).flat_map(|bytes| {
+        let bits = u32::from_le_bytes(bytes.try_into().unwrap());
+        (((bits + 0x7FFF + (bits >> 16 & 1)) >> 16) as u16).to_le_bytes()
+    });
+    let rounded = TensorData::new(halves.collect::<Vec<u8>>(), [400], Dtype::Bf16);
+    let alone = Checkpoint::new().with_tensor("master", master);
+    let both = alone.clone().with_tensor("rounded", rounded);
+    let (store, _) = store(CompressorConfig::default());
+    store.save(&alone, "step_0", None).unwrap();
+    for (step, previous) in [(1, "step_0"), (2, "step_1"), (3, "step_2")] {
+        let key = format!("step_{step}");
+        store.save(&both, &key, Some(previous)).unwrap();
+        check(&store, &key, &both);
+    }
+    store.delete("step_1").unwrap();
+    store.gc(&GcOptions::now()).unwrap();
+    check(&store, "step_3", &both);
 }

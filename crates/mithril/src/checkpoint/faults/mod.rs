@@ -4,10 +4,12 @@
 //! The numbers of cases are those of every run. `MITHRIL_FAULTS=full cargo test --release -p mithril --lib faults` runs
 //! those of a release, which `docs/benchmarks` records.
 
+mod model;
 mod scenario;
 mod sequences;
 mod simulated;
 mod steps;
+mod training;
 
 use crate::Dtype;
 use crate::checkpoint::{Checkpoint, TensorData};
@@ -20,11 +22,6 @@ fn n_cases(quick: u64, full: u64) -> u64 {
 
 /// A small state: two tensors that change and one that does not.
 fn state(seed: u64) -> Checkpoint {
-    state_of([seed, seed.wrapping_add(1 << 40), 7])
-}
-
-/// A state of two tensors whose values have these numbers, and a flag: equal numbers are equal values.
-fn state_of([weight, moment, flag]: [u64; 3]) -> Checkpoint {
     let moving = |name: &str, value: u64, n: usize| {
         let mut random = Random(value.wrapping_mul(0x9E37_79B9_7F4A_7C15) | 1);
         let mut fixed = Random(name.len() as u64 + 77);
@@ -36,10 +33,8 @@ fn state_of([weight, moment, flag]: [u64; 3]) -> Checkpoint {
             .collect();
         TensorData::new(bytes, [n as u64], Dtype::F32)
     };
-    #[expect(clippy::cast_possible_truncation, reason = "a flag has few values")]
-    let flags = vec![flag as u8; 600];
     Checkpoint::new()
-        .with_tensor("weight", moving("weight", weight, 300))
-        .with_tensor("moment.1", moving("moment.1", moment, 200))
-        .with_tensor("flag", TensorData::new(flags, [300], Dtype::Bf16))
+        .with_tensor("weight", moving("weight", seed, 300))
+        .with_tensor("moment.1", moving("moment.1", seed.wrapping_add(1 << 40), 200))
+        .with_tensor("flag", TensorData::new(vec![7; 600], [300], Dtype::Bf16))
 }

@@ -19,7 +19,7 @@ pub(super) struct Knowledge {
 }
 
 pub(super) fn open(disk: &SimulatedDisk) -> CheckpointCompressor {
-    let storage = LocalStorage::on(Arc::new(disk.clone()), PathBuf::from("/store"));
+    let storage = LocalStorage::on(Arc::new(disk.for_process()), PathBuf::from("/store"));
     CheckpointCompressor::new(CompressorConfig::default().with_threads(1), Arc::new(storage))
 }
 

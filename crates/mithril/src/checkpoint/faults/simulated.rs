@@ -13,6 +13,8 @@ use std::sync::{Arc, Mutex, MutexGuard};
 #[derive(Debug, Clone, Default)]
 pub(super) struct SimulatedDisk {
     state: Arc<Mutex<State>>,
+    /// Temporary files of a process that uses it.
+    live: Arc<Mutex<Vec<PathBuf>>>,
 }
 
 #[derive(Debug, Default)]
@@ -23,9 +25,15 @@ struct State {
     /// What is safe.
     durable_names: BTreeMap<PathBuf, Node>,
     /// Temporary files that a live process holds.
-    locked: Vec<PathBuf>,
+    /// Numbers of the files that a process has open for writing, or as a mark.
+    locked: Vec<usize>,
+    /// Locks of directories that are held. Nothing comes between while there are.
+    n_directory_locks: usize,
     n_steps: u64,
     fault: Option<Fault>,
+    /// Calls so far, those that only read included.
+    n_calls: u64,
+    interruption: Option<Interruption>,
     /// A disk whose directories cannot be synced, to prove that somebody relies on it.
     ignores_directory_syncs: bool,
 }
@@ -51,6 +59,27 @@ pub(super) enum Fault {
     FailsAt(u64, i32),
     /// This step and all later ones that change something fail with this error.
     FailsFrom(u64, i32),
+}
+
+impl Fault {
+    /// The step from which on something is wrong.
+    pub(super) fn step(self) -> u64 {
+        match self {
+            Self::KilledAt(at) | Self::FailsAt(at, _) | Self::FailsFrom(at, _) => at,
+        }
+    }
+}
+
+/// What another process does in the middle of an operation.
+struct Interruption {
+    at_call: u64,
+    work: Box<dyn FnOnce() + Send>,
+}
+
+impl std::fmt::Debug for Interruption {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "at call {}", self.at_call)
+    }
 }
 
 /// A small source of numbers.
@@ -86,6 +115,37 @@ impl SimulatedDisk {
         self.state.lock().unwrap()
     }
 
+    /// The same disk, as another process has it.
+    pub(super) fn for_process(&self) -> Self {
+        Self { state: Arc::clone(&self.state), ..Self::default() }
+    }
+
+    /// The state for one call of the file system. Before it, another process may get its turn.
+    fn call(&self) -> MutexGuard<'_, State> {
+        let mut state = self.lock();
+        state.n_calls += 1;
+        let n_calls = state.n_calls;
+        let is_free = state.n_directory_locks == 0;
+        if let Some(due) = state.interruption.take_if(|due| is_free && n_calls > due.at_call) {
+            drop(state);
+            (due.work)();
+            state = self.lock();
+        }
+        state
+    }
+
+    /// Lets another process work before the call after the next `n_calls`.
+    pub(super) fn interrupt_after(&self, n_calls: u64, work: impl FnOnce() + Send + 'static) {
+        let mut state = self.lock();
+        let at_call = state.n_calls + n_calls;
+        state.interruption = Some(Interruption { at_call, work: Box::new(work) });
+    }
+
+    /// Takes back an interruption. Returns whether it was still to come.
+    pub(super) fn no_interruption(&self) -> bool {
+        self.lock().interruption.take().is_some()
+    }
+
     /// Steps that changed something so far.
     pub(super) fn n_steps(&self) -> u64 {
         self.lock().n_steps
@@ -105,7 +165,7 @@ impl SimulatedDisk {
             ignores_directory_syncs: state.ignores_directory_syncs,
             ..State::default()
         };
-        Self { state: Arc::new(Mutex::new(new)) }
+        Self { state: Arc::new(Mutex::new(new)), ..Self::default() }
     }
 
     /// The disk as it may be after a power cut: names that were not synced are there or not, each for itself; of bytes that
@@ -148,7 +208,7 @@ impl SimulatedDisk {
         });
         let files = files.collect();
         let new = State { files, durable_names: names.clone(), names, ..State::default() };
-        Self { state: Arc::new(Mutex::new(new)) }
+        Self { state: Arc::new(Mutex::new(new)), ..Self::default() }
     }
 
     /// Bytes of all files that have a name.
@@ -204,7 +264,7 @@ impl State {
 
 impl Files for SimulatedDisk {
     fn create_new(&self, path: &Path, _: &Attributes) -> io::Result<Box<dyn NewFile>> {
-        let mut state = self.lock();
+        let mut state = self.call();
         state.step()?;
         state.check_parent(path)?;
         if state.names.contains_key(path) {
@@ -213,19 +273,19 @@ impl Files for SimulatedDisk {
         let file = state.files.len();
         state.files.push(Content::default());
         state.names.insert(path.to_owned(), Node::File(file));
-        state.locked.push(path.to_owned());
-        Ok(Box::new(SimulatedFile { disk: self.clone(), file, path: path.to_owned() }))
+        state.locked.push(file);
+        Ok(Box::new(SimulatedFile { disk: self.clone(), file }))
     }
 
     fn open(&self, path: &Path) -> io::Result<Box<dyn ReadAt>> {
-        let state = self.lock();
+        let state = self.call();
         state.alive()?;
         let file = state.file(path)?;
         Ok(Box::new(state.files[file].bytes.clone()))
     }
 
     fn hard_link(&self, from: &Path, to: &Path) -> io::Result<()> {
-        let mut state = self.lock();
+        let mut state = self.call();
         state.step()?;
         let file = state.file(from)?;
         if state.names.contains_key(to) {
@@ -236,7 +296,7 @@ impl Files for SimulatedDisk {
     }
 
     fn rename(&self, from: &Path, to: &Path) -> io::Result<()> {
-        let mut state = self.lock();
+        let mut state = self.call();
         state.step()?;
         let file = state.file(from)?;
         state.names.remove(from);
@@ -244,8 +304,15 @@ impl Files for SimulatedDisk {
         Ok(())
     }
 
+    fn rename_new(&self, from: &Path, to: &Path) -> io::Result<()> {
+        if self.lock().names.contains_key(to) {
+            return Err(io::ErrorKind::AlreadyExists.into());
+        }
+        self.rename(from, to)
+    }
+
     fn remove(&self, path: &Path) -> io::Result<()> {
-        let mut state = self.lock();
+        let mut state = self.call();
         state.step()?;
         state.file(path)?;
         state.names.remove(path);
@@ -253,7 +320,7 @@ impl Files for SimulatedDisk {
     }
 
     fn create_directory(&self, path: &Path) -> io::Result<()> {
-        let mut state = self.lock();
+        let mut state = self.call();
         state.step()?;
         state.check_parent(path)?;
         if state.names.contains_key(path) {
@@ -264,7 +331,7 @@ impl Files for SimulatedDisk {
     }
 
     fn sync_directory(&self, path: &Path) -> io::Result<()> {
-        let mut state = self.lock();
+        let mut state = self.call();
         state.step()?;
         if state.ignores_directory_syncs {
             return Ok(());
@@ -277,11 +344,11 @@ impl Files for SimulatedDisk {
     }
 
     fn exists(&self, path: &Path) -> bool {
-        is_root(path) || self.lock().names.contains_key(path)
+        is_root(path) || self.call().names.contains_key(path)
     }
 
     fn list(&self, directory: &Path) -> io::Result<Vec<Listed>> {
-        let state = self.lock();
+        let state = self.call();
         state.alive()?;
         if !is_root(directory) && state.names.get(directory) != Some(&Node::Directory) {
             return Err(io::ErrorKind::NotFound.into());
@@ -298,8 +365,19 @@ impl Files for SimulatedDisk {
     }
 
     fn remove_abandoned(&self, path: &Path) -> bool {
-        let is_locked = self.lock().locked.iter().any(|locked| locked == path);
+        let state = self.call();
+        let is_locked = state.file(path).is_ok_and(|file| state.locked.contains(&file));
+        drop(state);
         !is_locked && self.remove(path).is_ok()
+    }
+
+    fn lock_directory(&self, _: &Path) -> Option<Box<dyn Send>> {
+        self.call().n_directory_locks += 1;
+        Some(Box::new(DirectoryLock(self.clone())))
+    }
+
+    fn live_temporaries(&self) -> MutexGuard<'_, Vec<PathBuf>> {
+        self.live.lock().unwrap()
     }
 }
 
@@ -307,12 +385,19 @@ impl Files for SimulatedDisk {
 struct SimulatedFile {
     disk: SimulatedDisk,
     file: usize,
-    path: PathBuf,
+}
+
+struct DirectoryLock(SimulatedDisk);
+
+impl Drop for DirectoryLock {
+    fn drop(&mut self) {
+        self.0.lock().n_directory_locks -= 1;
+    }
 }
 
 impl Write for SimulatedFile {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        let mut state = self.disk.lock();
+        let mut state = self.disk.call();
         state.step()?;
         state.files[self.file].bytes.extend_from_slice(bytes);
         Ok(bytes.len())
@@ -325,7 +410,7 @@ impl Write for SimulatedFile {
 
 impl NewFile for SimulatedFile {
     fn sync(&mut self) -> io::Result<()> {
-        let mut state = self.disk.lock();
+        let mut state = self.disk.call();
         state.step()?;
         let content = &mut state.files[self.file];
         content.durable_len = content.bytes.len();
@@ -337,7 +422,7 @@ impl NewFile for SimulatedFile {
 
 impl Drop for SimulatedFile {
     fn drop(&mut self) {
-        let path = &self.path;
-        self.disk.lock().locked.retain(|locked| locked != path);
+        let mut state = self.disk.lock();
+        state.locked.retain(|locked| *locked != self.file);
     }
 }
