@@ -52,10 +52,10 @@ pub(crate) fn compress(arguments: &CompressArguments) -> Result<(), Failure> {
     check_outputs(&arguments.files, arguments.output.as_deref(), arguments.json)?;
     let bases = open_bases(&arguments.base)?;
     for_each(Direction::Compress, &arguments.files, arguments.json, |path| {
-        if path.is_dir() && arguments.dry_run {
+        if is_directory(path) && arguments.dry_run {
             return containers::measure_directory(path, arguments, &bases);
         }
-        if path.is_dir() {
+        if is_directory(path) {
             let suffix = match arguments.to {
                 PackTo::Container => CONTAINER_SUFFIX,
                 PackTo::Safetensors => FRAMED_DIRECTORY_SUFFIX,
@@ -98,7 +98,7 @@ pub(crate) fn decompress(arguments: &DecompressArguments) -> Result<(), Failure>
     check_outputs(&arguments.files, arguments.output.as_deref(), arguments.json)?;
     let bases = open_bases(&arguments.base)?;
     for_each(Direction::Decompress, &arguments.files, arguments.json, |path| {
-        if path.is_dir() {
+        if is_directory(path) {
             if arguments.dry_run {
                 let message =
                     format!("`{}` is a directory, which `--dry-run` does not restore", path.display());
@@ -145,7 +145,7 @@ fn check_outputs(files: &[PathBuf], output: Option<&Path>, json: bool) -> Result
         return Err(Failure::command("`--json` and the data cannot both go to stdout")
             .with_hint("name a file with `-o`"));
     }
-    let n_directories = files.iter().filter(|file| file.is_dir()).count();
+    let n_directories = files.iter().filter(|file| is_directory(file)).count();
     match output {
         Some(_) if files.len() > 1 && n_directories > 0 => {
             Err(Failure::command("`-o` cannot name the output of a directory and of something else"))
@@ -238,10 +238,15 @@ fn to_json(file: &Done) -> Value {
     value
 }
 
+/// Whether a path means a directory. One of the name `-` is called `./-`.
+fn is_directory(path: &Path) -> bool {
+    !is_stdio(path) && path.is_dir()
+}
+
 /// What `-o` means for an output that would have this name: the file, or a place in the directory.
 fn named_target(output: &Path, default: &Path) -> Target {
     match default.file_name() {
-        Some(name) if output.is_dir() => Target::File(output.join(name)),
+        Some(name) if is_directory(output) => Target::File(output.join(name)),
         _ => Target::named(output),
     }
 }

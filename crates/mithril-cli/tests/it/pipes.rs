@@ -77,6 +77,33 @@ fn every_input_of_every_type_comes_back_by_pipe_file_and_redirect() {
 }
 
 #[test]
+fn one_dash_is_a_stream_even_where_a_directory_has_that_name() {
+    let directory = Directory::new("pipes-dash");
+    let raw = f32_bytes(300, 3);
+    let path = directory.write("input", &raw);
+    std::fs::create_dir(directory.path("-")).unwrap();
+    let run_here = |arguments: &[&str], stdin: &str| {
+        let stdin = File::open(stdin).unwrap();
+        command(arguments).current_dir(&directory.0).stdin(stdin).output().unwrap()
+    };
+    for arguments in
+        [&["compress", "input", "-o", "-"][..], &["compress", "-"], &["compress", "-", "-o", "-"]]
+    {
+        let packed = run_here(arguments, &path);
+        assert_eq!(packed.status.code(), Some(0), "{arguments:?}: {}", text(&packed.stderr));
+        let path = directory.write("packed.mthf", &packed.stdout);
+        for arguments in [&["decompress", "packed.mthf", "-o", "-"][..], &["decompress", "-"]] {
+            let back = run_here(arguments, &path);
+            assert!(back.stdout == raw, "{arguments:?}: {}", text(&back.stderr));
+        }
+    }
+    // Called in another way, it is the directory.
+    check_done(&run_here(&["compress", "input", "-o", "./-"], &path));
+    assert!(!directory.read("-/input.mthf").is_empty());
+    assert_eq!(directory.names(), ["-", "input", "packed.mthf"]);
+}
+
+#[test]
 fn stdin_that_was_read_before_is_taken_from_where_it_is() {
     use std::io::{Read, Seek};
     let directory = Directory::new("pipes-position");
