@@ -128,14 +128,18 @@ pub(super) fn finish<'a>(
     Ok(summary)
 }
 
-/// The bases, and the packed models of the directory itself, which share tensors.
+/// The bases, and the packed models of the directory itself, which share tensors: each is stored against the bases and the
+/// models before it. What its header calls its bases is not looked for, as those may have the names of the directory's own.
 fn siblings(input: &Path, files: &[PackedFile], bases: &Bases) -> Result<Bases, Error> {
     let packed = files.iter().filter_map(|file| file.packed_as.as_ref());
-    let mut models = Vec::new();
+    let mut bases = bases.clone();
     for place in packed.filter(|place| place.ends_with(&format!(".{SUFFIX}"))) {
-        models.push(Model::open_path(&tree::path_below(input, place)?)?);
+        let path = tree::path_below(input, place)?;
+        let file = File::open(&path).map_err(|error| Error::cannot_read(&path, error))?;
+        let model = Model::open(place.as_str(), Box::new(file), bases.clone())?;
+        bases = bases.and(&Bases::new([model]));
     }
-    Ok(bases.and(&Bases::new(models)))
+    Ok(bases)
 }
 
 fn write_small(target: &Path, bytes: &[u8], attributes: &Attributes, replace: bool) -> Result<(), Error> {

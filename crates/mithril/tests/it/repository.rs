@@ -72,6 +72,32 @@ fn tensor_of_two_shards_is_stored_once() {
 }
 
 #[test]
+fn shards_of_a_fine_tune_that_have_the_names_of_those_of_its_base_come_back() {
+    let folder = Folder::new("shards");
+    for shard in 1..=3u64 {
+        let name = format!("model-{shard}.safetensors");
+        let mut weights = Tensor::weights(&format!("w{shard}"), Dtype::F32, 20_000, shard);
+        folder.write(&format!("base/{name}"), &safetensors(std::slice::from_ref(&weights)));
+        weights.raw.iter_mut().step_by(700).for_each(|byte| *byte ^= 1);
+        // What is stored against the base in one shard is copied from there in the others.
+        let shared = Tensor::weights("shared", Dtype::F32, 5_000, 9);
+        folder.write(&format!("in/{name}"), &safetensors(&[weights, shared]));
+    }
+    let mut old = Tensor::weights("shared", Dtype::F32, 5_000, 9);
+    old.raw.iter_mut().step_by(70).for_each(|byte| *byte ^= 1);
+    folder.write("base/model-4.safetensors", &safetensors(&[old]));
+    let bases = Bases::open_paths(&[folder.join("base")]).unwrap();
+    let (packed, output) = (folder.join("packed"), folder.join("out"));
+    let options = PackOptions::default().with_bases(bases.clone());
+    let summary = pack_repository(&folder.join("in"), &packed, &options, false, &|_| ()).unwrap();
+    assert!(summary.packed_len < summary.raw_len / 4, "{summary:?}");
+    unpack_repository(&packed, &output, &bases, 0, false, &|_| ()).unwrap();
+    assert_eq!(contents(&output), contents(&folder.join("in")));
+    let alone = unpack_repository(&packed, &folder.join("alone"), &Bases::none(), 0, false, &|_| ());
+    assert_eq!(alone.unwrap_err().kind(), ErrorKind::Base);
+}
+
+#[test]
 fn interrupted_work_goes_on_and_changed_files_are_packed_again() {
     let folder = Folder::new("resumed");
     model(&folder);
