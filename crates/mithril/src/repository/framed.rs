@@ -108,7 +108,7 @@ fn each_file(
         summary.add(file.path.clone(), file.len, Some(len), resumed);
     }
     let links = files.iter().filter_map(|file| Some((file.path.as_str(), file.link.as_deref()?)));
-    finish(output, links, replace, journal, summary)
+    finish(input, output, links, replace, journal, summary)
 }
 
 fn copy(source: &Path, target: &Path, replace: bool, progress: Progress<'_>) -> Result<(), Error> {

@@ -159,6 +159,8 @@ impl Packer<'_> {
             let what = format!("the directory has a file `{}`, which packed directories need", file.path);
             return Err(Error::invalid(what));
         }
+        // Also for what lies in the manifest: they say who may look into the directories that are restored.
+        tree::make_parents(self.output, self.input, &file.path)?;
         if file.link.is_some() {
             packed.link = file.link;
             self.summary.add(file.path, 0, None, false);
@@ -185,7 +187,6 @@ impl Packer<'_> {
         if resumed {
             (self.progress)(file.len);
         } else {
-            tree::make_parents(self.output, self.input, &file.path)?;
             // What an interrupted run left under this name is not a result anybody relied on.
             let replace = self.replace || !self.output.join(MANIFEST).exists();
             if is_model {

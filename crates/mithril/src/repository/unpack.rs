@@ -106,13 +106,14 @@ pub fn unpack_repository(
         summary.add(file.path.clone(), file.len, Some(packed_len), resumed);
     }
     let links = files.iter().filter_map(|file| Some((file.path.as_str(), file.link.as_deref()?)));
-    finish(output, links, replace, journal, summary)
+    finish(input, output, links, replace, journal, summary)
 }
 
 /// Makes the links of a directory whose files are all there, and with that it is complete.
 ///
 /// Links come last, so that nothing is ever written through one.
 pub(super) fn finish<'a>(
+    input: &Path,
     output: &Path,
     links: impl Iterator<Item = (&'a str, &'a str)>,
     replace: bool,
@@ -120,7 +121,9 @@ pub(super) fn finish<'a>(
     mut summary: RepositorySummary,
 ) -> Result<RepositorySummary, Error> {
     for (path, link) in links {
-        make_link(&tree::path_below(output, path)?, link, replace)?;
+        let target = tree::path_below(output, path)?;
+        tree::make_parents(output, input, path)?;
+        make_link(&target, link, replace)?;
         summary.add(path.to_owned(), 0, None, false);
     }
     summary.files.sort_by(|a, b| a.path.cmp(&b.path));
@@ -217,9 +220,6 @@ fn make_link(path: &Path, target: &str, replace: bool) -> Result<(), Error> {
     }
     if replace && path.is_symlink() {
         fs::remove_file(path).map_err(failed)?;
-    }
-    if let Some(parent) = path.parent() {
-        fs::create_dir_all(parent).map_err(failed)?;
     }
     std::os::unix::fs::symlink(target, path).map_err(failed)
 }

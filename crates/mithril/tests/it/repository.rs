@@ -98,6 +98,33 @@ fn shards_of_a_fine_tune_that_have_the_names_of_those_of_its_base_come_back() {
 }
 
 #[test]
+fn private_directories_of_texts_and_links_stay_private() {
+    let folder = Folder::new("private");
+    for place in ["in/texts/a.txt", "in/weights/model.safetensors"] {
+        folder.write(place, &safetensors(&[Tensor::weights("w", Dtype::Bf16, 3000, 1)]));
+    }
+    folder.write("in/texts/a.txt", b"words");
+    fs::create_dir(folder.join("in/links")).unwrap();
+    symlink("../texts/a.txt", folder.join("in/links/a.txt")).unwrap();
+    let mode = |place: &str| fs::metadata(folder.join(place)).unwrap().permissions().mode() & 0o777;
+    let names = ["texts", "weights", "links"];
+    for name in names {
+        fs::set_permissions(folder.join(&format!("in/{name}")), fs::Permissions::from_mode(0o700)).unwrap();
+    }
+    let options = PackOptions::default();
+    pack_repository(&folder.join("in"), &folder.join("packed"), &options, false, &|_| ()).unwrap();
+    unpack_repository(&folder.join("packed"), &folder.join("out"), &Bases::none(), 0, false, &|_| ())
+        .unwrap();
+    pack_framed_repository(&folder.join("in"), &folder.join("framed"), &options, false, &|_| ()).unwrap();
+    unpack_framed_repository(&folder.join("framed"), &folder.join("back"), 0, false, &|_| ()).unwrap();
+    for root in ["packed", "out", "framed", "back"] {
+        for name in names {
+            assert_eq!(mode(&format!("{root}/{name}")), 0o700, "{root}/{name}");
+        }
+    }
+}
+
+#[test]
 fn interrupted_work_goes_on_and_changed_files_are_packed_again() {
     let folder = Folder::new("resumed");
     model(&folder);
