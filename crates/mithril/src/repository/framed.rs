@@ -86,6 +86,7 @@ fn each_file(
     let files = tree::files(input)?;
     tree::make_parents(output, input, "")?;
     pack::refuse_inside(input, output)?;
+    let replace = journal::may_replace(output, replace, files.iter().map(|file| file.path.as_str()))?;
     let mut journal = Journal::open(output, settings)?;
     let mut summary = RepositorySummary::default();
     for file in files.iter().filter(|file| file.link.is_none() && file.path != journal::NAME) {

@@ -11,6 +11,27 @@ use std::time::UNIX_EPOCH;
 /// Name of the journal in the directory that is being written. Removed when all is done.
 pub(super) const NAME: &str = ".mithril-journal";
 
+/// Whether what is at these places below an output may be replaced: if that is wanted, or an interrupted run left it, which
+/// is no result that anybody relies on. Else nothing may be there, and nothing is changed when something is.
+pub(super) fn may_replace<'a>(
+    output: &Path,
+    replace: bool,
+    mut places: impl Iterator<Item = &'a str>,
+) -> Result<bool, Error> {
+    let is_file = |path: &Path| fs::symlink_metadata(path).is_ok_and(|metadata| metadata.is_file());
+    if replace || is_file(&output.join(NAME)) {
+        return Ok(true);
+    }
+    places.try_for_each(|place| {
+        let path = tree::path_below(output, place)?;
+        match fs::symlink_metadata(&path) {
+            Ok(_) => Err(Error::cannot_write(&path, std::io::ErrorKind::AlreadyExists.into())),
+            Err(_) => Ok(()),
+        }
+    })?;
+    Ok(false)
+}
+
 /// A list of files that are done, kept beside them.
 #[derive(Debug)]
 pub(super) struct Journal {

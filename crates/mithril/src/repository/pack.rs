@@ -6,18 +6,20 @@ use super::{MANIFEST, RepositorySummary, SMALL_LEN, manifest};
 use crate::container::{Bases, Model, PackedFile, SUFFIX, is_model};
 use crate::pack::{PackOptions, Progress, Source, pack_file};
 use crate::{AtomicFile, Encoder, Error, FrameOptions};
+use std::collections::HashSet;
 use std::fs::{self, File};
 use std::io::{self, Read};
+use std::iter;
 use std::path::Path;
 
 /// Suffix of frames.
 const FRAME_SUFFIX: &str = "mthf";
 
-/// Packs the files below a directory into another. Work that was interrupted goes on where it stopped; a finished one
-/// is replaced only if `replace`.
+/// Packs the files below a directory into another. Work that was interrupted goes on where it stopped; files that are
+/// there are replaced only if `replace`.
 ///
 /// # Errors
-/// As [`pack_file`]; when the output is already complete, or lies inside the input.
+/// As [`pack_file`]; when there is a file that would be replaced, or the output lies inside the input.
 pub fn pack_repository(
     input: &Path,
     output: &Path,
@@ -31,6 +33,9 @@ pub fn pack_repository(
     if output.join(MANIFEST).exists() && !replace {
         return Err(Error::cannot_write(&output.join(MANIFEST), io::ErrorKind::AlreadyExists.into()));
     }
+    let files = planned(input, files)?;
+    let written = files.iter().filter_map(|(_, packing)| Some(packing.as_ref()?.place.as_str()));
+    let replace = journal::may_replace(output, replace, written)?;
     let settings = format!("pack {} {:?} {}", options.effort.name(), options.level, options.alignment_log2);
     let mut packer = Packer {
         input,
@@ -44,13 +49,46 @@ pub fn pack_repository(
         small: Vec::new(),
     };
     let mut packed = Vec::with_capacity(files.len());
-    for file in files {
-        packed.push(packer.pack(file)?);
+    for (file, packing) in files {
+        packed.push(packer.pack(file, packing)?);
     }
     let len = manifest::write(output, packed, &packer.small, options.effort, replace)?;
     packer.summary.packed_len += len;
     packer.journal.finish()?;
     Ok(packer.summary)
+}
+
+/// What becomes of a file that does not lie in the manifest.
+struct Packing {
+    /// Its place below the output.
+    place: String,
+    is_model: bool,
+}
+
+/// What becomes of each file: links and small files lie in the manifest.
+fn planned(input: &Path, files: Vec<TreeFile>) -> Result<Vec<(TreeFile, Option<Packing>)>, Error> {
+    let places = files.iter().map(|file| file.path.as_str());
+    let mut taken: HashSet<String> = tree::directories(places.clone()).map(str::to_owned).collect();
+    let is_there = |name: &&str| places.clone().any(|place| place == *name) || taken.contains(*name);
+    if let Some(name) = [MANIFEST, journal::NAME].into_iter().find(is_there) {
+        let what = format!("the directory has a file `{name}`, which packed directories need");
+        return Err(Error::invalid(what));
+    }
+    taken.extend([MANIFEST, journal::NAME].map(str::to_owned));
+    let plan = |file: TreeFile| {
+        let source = tree::path_below(input, &file.path)?;
+        let is_model = file.link.is_none() && is_plain_model(&source);
+        let packing = (is_model || file.len > SMALL_LEN).then(|| {
+            let suffix = if is_model { SUFFIX } else { FRAME_SUFFIX };
+            // `files` would become the manifest, and `a` what must be a directory where there is an `a.mckp/b`.
+            let named = (1u64..).map(|n| format!("{}.{n}.{suffix}", file.path));
+            let mut places = iter::once(format!("{}.{suffix}", file.path)).chain(named);
+            let place = places.find(|place| taken.insert(place.clone())).expect("numbers do not end");
+            Packing { place, is_model }
+        });
+        Ok((file, packing))
+    };
+    files.into_iter().map(plan).collect()
 }
 
 /// Refuses an output that lies inside the input, or is it.
@@ -76,34 +114,39 @@ pub fn measure_repository(
     let mut summary = RepositorySummary::default();
     let mut siblings = Bases::none();
     let (mut packed, mut small) = (Vec::new(), Vec::new());
-    for file in tree::files(input)? {
+    for (file, packing) in planned(input, tree::files(input)?)? {
         let mut entry = PackedFile::new(&file.path, file.mode, file.len);
         let source = tree::path_below(input, &file.path)?;
         let failed = |error| Error::cannot_read(&source, error);
-        if file.link.is_some() {
-            entry.link = file.link;
-            summary.add(file.path, 0, None, false);
-        } else if is_plain_model(&source) {
-            let mut options = options.clone();
-            options.bases = options.bases.and(&siblings);
-            options.name = source.file_name().map_or_else(String::new, |name| name.display().to_string());
-            let opened = File::open(&source).map_err(failed)?;
-            let (_, done) = crate::pack::pack(&opened, io::sink(), &options, progress)
-                .map_err(|error| error.about(&source, &source))?;
-            siblings = siblings.and(&Bases::new([Model::open_path(&source)?]));
-            entry.packed_as = Some(format!("{}.{SUFFIX}", file.path));
-            summary.add(file.path, file.len, Some(done.packed_len), false);
-        } else if file.len <= SMALL_LEN {
-            small.extend(fs::read(&source).map_err(failed)?);
-            progress(file.len);
-            summary.add(file.path, file.len, None, false);
-        } else {
-            let mut reader = File::open(&source).map_err(failed)?;
-            let mut encoder = Encoder::new(Counted(0), &frame_options(options))?;
-            io::copy(&mut reader, &mut encoder).map_err(failed)?;
-            entry.packed_as = Some(format!("{}.{FRAME_SUFFIX}", file.path));
-            progress(file.len);
-            summary.add(file.path, file.len, Some(encoder.finish()?.0), false);
+        match packing {
+            _ if file.link.is_some() => {
+                entry.link = file.link;
+                summary.add(file.path, 0, None, false);
+            }
+            None => {
+                small.extend(fs::read(&source).map_err(failed)?);
+                progress(file.len);
+                summary.add(file.path, file.len, None, false);
+            }
+            Some(Packing { place, is_model: true }) => {
+                let mut options = options.clone();
+                options.bases = options.bases.and(&siblings);
+                options.name = source.file_name().map_or_else(String::new, |name| name.display().to_string());
+                let opened = File::open(&source).map_err(failed)?;
+                let (_, done) = crate::pack::pack(&opened, io::sink(), &options, progress)
+                    .map_err(|error| error.about(&source, &source))?;
+                siblings = siblings.and(&Bases::new([Model::open_path(&source)?]));
+                entry.packed_as = Some(place);
+                summary.add(file.path, file.len, Some(done.packed_len), false);
+            }
+            Some(Packing { place, is_model: false }) => {
+                let mut reader = File::open(&source).map_err(failed)?;
+                let mut encoder = Encoder::new(Counted(0), &frame_options(options))?;
+                io::copy(&mut reader, &mut encoder).map_err(failed)?;
+                entry.packed_as = Some(place);
+                progress(file.len);
+                summary.add(file.path, file.len, Some(encoder.finish()?.0), false);
+            }
         }
         packed.push(entry);
     }
@@ -153,12 +196,8 @@ struct Packer<'a> {
 }
 
 impl Packer<'_> {
-    fn pack(&mut self, file: TreeFile) -> Result<PackedFile, Error> {
+    fn pack(&mut self, file: TreeFile, packing: Option<Packing>) -> Result<PackedFile, Error> {
         let mut packed = PackedFile::new(&file.path, file.mode, file.len);
-        if file.path == MANIFEST || file.path == journal::NAME {
-            let what = format!("the directory has a file `{}`, which packed directories need", file.path);
-            return Err(Error::invalid(what));
-        }
         // Also for what lies in the manifest: they say who may look into the directories that are restored.
         tree::make_parents(self.output, self.input, &file.path)?;
         if file.link.is_some() {
@@ -167,8 +206,7 @@ impl Packer<'_> {
             return Ok(packed);
         }
         let source = tree::path_below(self.input, &file.path)?;
-        let is_model = is_plain_model(&source);
-        if !is_model && file.len <= SMALL_LEN {
+        let Some(Packing { place, is_model }) = packing else {
             let input = Source::open(&source)?;
             let mut bytes = Vec::new();
             let read = input.reader().read_to_end(&mut bytes);
@@ -179,20 +217,16 @@ impl Packer<'_> {
             (self.progress)(packed.len);
             self.summary.add(file.path, packed.len, None, false);
             return Ok(packed);
-        }
-        let suffix = if is_model { SUFFIX } else { FRAME_SUFFIX };
-        let place = format!("{}.{suffix}", file.path);
+        };
         let target = tree::path_below(self.output, &place)?;
         let resumed = self.journal.is_done(&file.path, &source, &target);
         if resumed {
             (self.progress)(file.len);
         } else {
-            // What an interrupted run left under this name is not a result anybody relied on.
-            let replace = self.replace || !self.output.join(MANIFEST).exists();
             if is_model {
-                self.pack_model(&source, &target, replace)?;
+                self.pack_model(&source, &target)?;
             } else {
-                self.pack_bytes(&source, &target, replace)?;
+                self.pack_bytes(&source, &target)?;
             }
             self.journal.note(&file.path, &source, &target)?;
         }
@@ -205,16 +239,16 @@ impl Packer<'_> {
         Ok(packed)
     }
 
-    fn pack_model(&self, source: &Path, target: &Path, replace: bool) -> Result<(), Error> {
+    fn pack_model(&self, source: &Path, target: &Path) -> Result<(), Error> {
         let mut options = self.options.clone();
         options.bases = options.bases.and(&self.siblings);
-        let result = pack_file(source, target, &options, replace, self.progress);
+        let result = pack_file(source, target, &options, self.replace, self.progress);
         result.map(|_| ())
     }
 
-    fn pack_bytes(&self, source: &Path, target: &Path, replace: bool) -> Result<(), Error> {
+    fn pack_bytes(&self, source: &Path, target: &Path) -> Result<(), Error> {
         let input = Source::open(source)?;
-        let file = AtomicFile::create_with(target, replace, input.attributes());
+        let file = AtomicFile::create_with(target, self.replace, input.attributes());
         let file = file.map_err(|error| Error::cannot_write(target, error))?;
         let mut encoder = Encoder::new(file, &frame_options(self.options))?;
         let len = io::copy(&mut input.reader(), &mut encoder);

@@ -64,6 +64,7 @@ pub fn unpack_repository(
             return Err(Error::invalid(what));
         }
     }
+    let replace = journal::may_replace(output, replace, files.iter().map(|file| file.path.as_str()))?;
     let mut journal = Journal::open(output, "unpack")?;
     let bases = siblings(input, &files, bases)?;
     let mut summary = RepositorySummary::default();

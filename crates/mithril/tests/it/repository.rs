@@ -98,6 +98,69 @@ fn shards_of_a_fine_tune_that_have_the_names_of_those_of_its_base_come_back() {
 }
 
 #[test]
+fn a_directory_is_written_over_what_is_there_only_when_asked() {
+    let folder = Folder::new("over");
+    model(&folder);
+    let (input, packed, framed, output) =
+        (folder.join("in"), folder.join("packed"), folder.join("framed"), folder.join("out"));
+    let options = PackOptions::default();
+    let pack = |replace| pack_repository(&input, &packed, &options, replace, &|_| ());
+    let frame = |replace| pack_framed_repository(&input, &framed, &options, replace, &|_| ());
+    let unpack = |replace| unpack_repository(&packed, &output, &Bases::none(), 0, replace, &|_| ());
+    let unframe = |replace| unpack_framed_repository(&framed, &output, 0, replace, &|_| ());
+    let refused = |done: Result<_, mithril::Error>| {
+        let error = done.unwrap_err().to_string();
+        assert!(error.contains("exist"), "{error}");
+    };
+    // The last of all files that are written: nothing is written before it is found.
+    folder.write("packed/tokenizer/vocab.bin.mthf", b"the user's own");
+    folder.write("framed/tokenizer/vocab.bin", b"the user's own");
+    let before = [&packed, &framed].map(|root| contents(root));
+    refused(pack(false));
+    refused(frame(false));
+    assert_eq!([&packed, &framed].map(|root| contents(root)), before);
+    pack(true).unwrap();
+    frame(true).unwrap();
+    folder.write("out/tokenizer/vocab.bin", b"the user's own");
+    let before = contents(&output);
+    refused(unpack(false));
+    refused(unframe(false));
+    assert_eq!(contents(&output), before);
+    unpack(true).unwrap();
+    let restored = contents(&output);
+    unframe(true).unwrap();
+    assert_eq!(contents(&output), restored);
+}
+
+#[test]
+fn no_two_files_of_a_packed_directory_have_one_name() {
+    let folder = Folder::new("names");
+    let file = |name: &str| safetensors(&[Tensor::weights(name, Dtype::Bf16, 3000, name.len() as u64)]);
+    // What would become the manifest, what would become a directory, and what would become another file.
+    for place in ["files", "a", "a.mckp/b", "c", "c.mckp/d.txt"] {
+        folder.write(&format!("in/{place}"), &file(place));
+    }
+    folder.write("in/c.mckp/d.txt", b"words");
+    let (input, packed, output) = (folder.join("in"), folder.join("packed"), folder.join("out"));
+    let measured = measure_repository(&input, &PackOptions::default(), &|_| ()).unwrap();
+    let summary = pack_repository(&input, &packed, &PackOptions::default(), false, &|_| ()).unwrap();
+    assert_eq!(measured, summary);
+    let names: Vec<String> = contents(&packed).into_iter().map(|(place, ..)| place).collect();
+    assert_eq!(names, ["a.1.mckp", "a.mckp/b.mckp", "c.1.mckp", "files.1.mckp", "files.mckp"]);
+    unpack_repository(&packed, &output, &Bases::none(), 0, false, &|_| ()).unwrap();
+    assert_eq!(contents(&output), contents(&input));
+    // What must have the name of the manifest is refused before anything is written.
+    for place in ["files.mckp", "files.mckp/a.txt", ".mithril-journal"] {
+        let root = format!("refused {}", place.replace('/', " "));
+        folder.write(&format!("{root}/{place}"), b"words");
+        let packed = folder.join(&format!("{root} packed"));
+        let refused = pack_repository(&folder.join(&root), &packed, &PackOptions::default(), true, &|_| ());
+        assert!(refused.unwrap_err().to_string().contains("which packed directories need"), "{place}");
+        assert!(contents(&packed).is_empty());
+    }
+}
+
+#[test]
 fn private_directories_of_texts_and_links_stay_private() {
     let folder = Folder::new("private");
     for place in ["in/texts/a.txt", "in/weights/model.safetensors"] {
