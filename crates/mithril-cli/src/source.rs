@@ -176,7 +176,14 @@ fn needs_random_access(start: &[u8]) -> bool {
         let len = start.first_chunk().map(|len| u64::from_le_bytes(*len));
         len.is_some_and(|len| (2..=100_000_000).contains(&len)) && start.get(8) == Some(&b'{')
     };
-    let magics: [&[u8]; 4] = [&mithril::CONTAINER_MAGIC, b"PK\x03\x04", b"GGUF", b"\x93NUMPY"];
+    // The last is the pickled number that files of PyTorch before 1.6 start with.
+    let magics: [&[u8]; 5] = [
+        &mithril::CONTAINER_MAGIC,
+        b"PK\x03\x04",
+        b"GGUF",
+        b"\x93NUMPY",
+        b"\x80\x02\x8a\x0al\xfc\x9cF\xf9 j\xa8P\x19.",
+    ];
     magics.iter().any(|magic| start.starts_with(magic)) || is_safetensors()
 }
 

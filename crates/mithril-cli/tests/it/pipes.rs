@@ -77,6 +77,20 @@ fn every_input_of_every_type_comes_back_by_pipe_file_and_redirect() {
 }
 
 #[test]
+fn models_that_their_first_bytes_tell_become_containers_by_every_way() {
+    let directory = Directory::new("pipes-models");
+    for (kind, raw) in inputs(&directory) {
+        if matches!(kind, "safetensors" | "gguf" | "pt" | "legacy pt" | "npy" | "npz") {
+            let path = directory.write("input", &raw);
+            for way in ["pipe", "file", "redirect"] {
+                let packed = compress(way, &path, &raw, &[]).stdout;
+                assert!(packed.starts_with(&mithril::CONTAINER_MAGIC), "{kind}, {way}");
+            }
+        }
+    }
+}
+
+#[test]
 fn one_dash_is_a_stream_even_where_a_directory_has_that_name() {
     let directory = Directory::new("pipes-dash");
     let raw = f32_bytes(300, 3);
