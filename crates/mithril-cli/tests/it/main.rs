@@ -22,6 +22,7 @@ mod quantize;
 mod repair;
 mod servers;
 mod store;
+mod trees;
 mod usage;
 mod verify;
 
