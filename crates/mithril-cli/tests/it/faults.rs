@@ -164,6 +164,49 @@ fn a_file_that_may_not_grow_leaves_the_old_output() {
 }
 
 #[test]
+fn a_packed_directory_that_is_replaced_in_part_is_no_mixture() {
+    let directory = Directory::new("faults-mixture");
+    for (tree, seed) in [("old", 1), ("new", 3)] {
+        std::fs::create_dir(directory.path(tree)).unwrap();
+        for (name, n) in [("a", 5_000), ("b", 100_000)] {
+            let data = f32_bytes(n, seed + n as u64);
+            let file = safetensors(&[("w", "F32", &[n as u64], &data)]);
+            directory.write(&format!("{tree}/{name}.safetensors"), &file);
+        }
+    }
+    let (old, new) = (directory.path("old"), directory.path("new"));
+    for kind in ["container", "safetensors"] {
+        let (packed, back) =
+            (directory.path(&format!("packed-{kind}")), directory.path(&format!("back-{kind}")));
+        let content = |name: &str| std::fs::read(format!("{back}/{name}.safetensors")).ok();
+        let limited = |blocks: u32| {
+            let line = format!(
+                "trap '' XFSZ; ulimit -f {blocks}; \"$0\" compress \"$1\" -o \"$2\" --to {kind} --force"
+            );
+            check_refused(&shell(&line, &[&new, &packed]), 2, "too large");
+        };
+        check_done(&run(&["compress", &old, "-o", &packed, "--to", kind]));
+        // Nothing was replaced: it is what it was.
+        limited(4);
+        check_done(&run(&["decompress", &packed, "-o", &back]));
+        for name in ["a", "b"] {
+            assert!(content(name).unwrap() == directory.read(&format!("old/{name}.safetensors")), "{kind}");
+        }
+        std::fs::remove_dir_all(&back).unwrap();
+        // The first file was replaced, the second was not.
+        limited(200);
+        let refused = run(&["decompress", &packed, "-o", &back]);
+        check_refused(&refused, 1, "is not complete: the run that writes it has not ended");
+        assert_eq!((content("a"), content("b")), (None, None), "{kind}");
+        check_done(&run(&["compress", &new, "-o", &packed, "--to", kind, "--force"]));
+        check_done(&run(&["decompress", &packed, "-o", &back]));
+        for name in ["a", "b"] {
+            assert!(content(name).unwrap() == directory.read(&format!("new/{name}.safetensors")), "{kind}");
+        }
+    }
+}
+
+#[test]
 fn full_device_is_told_with_the_reason() {
     let directory = Directory::new("faults-full");
     let model = demo_model(&directory);

@@ -83,13 +83,14 @@ fn each_file(
     progress: Progress<'_>,
     make: impl Fn(&Path, &Path, bool) -> Result<(), Error>,
 ) -> Result<RepositorySummary, Error> {
+    journal::check_complete(input)?;
     let files = tree::files(input)?;
     tree::make_parents(output, input, "")?;
     pack::refuse_inside(input, output)?;
     let replace = journal::may_replace(output, replace, files.iter().map(|file| file.path.as_str()))?;
     let mut journal = Journal::open(output, settings)?;
     let mut summary = RepositorySummary::default();
-    for file in files.iter().filter(|file| file.link.is_none() && file.path != journal::NAME) {
+    for file in files.iter().filter(|file| file.link.is_none()) {
         let source = tree::path_below(input, &file.path)?;
         let target = tree::path_below(output, &file.path)?;
         tree::make_parents(output, input, &file.path)?;

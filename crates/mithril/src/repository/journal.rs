@@ -32,12 +32,26 @@ pub(super) fn may_replace<'a>(
     Ok(false)
 }
 
-/// A list of files that are done, kept beside them.
+/// A list of files that are done, kept beside them. Dropped before anything was done, it leaves the directory as it was.
 #[derive(Debug)]
 pub(super) struct Journal {
     path: PathBuf,
     done: HashMap<String, String>,
     file: File,
+    /// Whether the directory may hold results of work that has not ended.
+    is_begun: bool,
+}
+
+/// Refuses a directory in which work has begun and not ended: beside new files it may hold those of an earlier run.
+pub(super) fn check_complete(directory: &Path) -> Result<(), Error> {
+    if !directory.join(NAME).exists() {
+        return Ok(());
+    }
+    let what = format!(
+        "`{}` is not complete: the run that writes it has not ended, or was interrupted and is to be repeated",
+        directory.display()
+    );
+    Err(Error::invalid(what))
 }
 
 impl Journal {
@@ -65,7 +79,8 @@ impl Journal {
     fn append_to(path: PathBuf, done: HashMap<String, String>) -> Result<Self, Error> {
         let file = OpenOptions::new().append(true).open(&path);
         let file = file.map_err(|error| Error::cannot_write(&path, error))?;
-        Ok(Self { path, done, file })
+        let is_begun = !done.is_empty();
+        Ok(Self { path, done, file, is_begun })
     }
 
     /// Whether this input was made into this output before, and both are as they were then.
@@ -76,8 +91,14 @@ impl Journal {
         }
     }
 
+    /// Says that something in the directory is another from now on.
+    pub(super) fn begin(&mut self) {
+        self.is_begun = true;
+    }
+
     /// Notes that an output is complete.
     pub(super) fn note(&mut self, place: &str, input: &Path, output: &Path) -> Result<(), Error> {
+        self.begin();
         let Some(state) = state(input, output) else { return Ok(()) };
         writeln!(self.file, "{state}\t{place}").map_err(|error| Error::cannot_write(&self.path, error))
     }
@@ -85,6 +106,14 @@ impl Journal {
     /// Ends the work: nothing is left to go on with.
     pub(super) fn finish(self) -> Result<(), Error> {
         fs::remove_file(&self.path).map_err(|error| Error::io_at("cannot remove", &self.path, error))
+    }
+}
+
+impl Drop for Journal {
+    fn drop(&mut self) {
+        if !self.is_begun {
+            let _ = fs::remove_file(&self.path);
+        }
     }
 }
 

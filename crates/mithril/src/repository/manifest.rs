@@ -1,6 +1,6 @@
 //! The container that lists a packed directory and holds its small files.
 
-use super::MANIFEST;
+use super::{MANIFEST, journal};
 use crate::container::{Bases, Entry, Header, PackedFile, Reader};
 use crate::{AtomicFile, Attributes, Effort, Error, FrameOptions};
 use mithril_codec::Dtype;
@@ -60,6 +60,7 @@ pub(super) fn write_to<W: Write>(
 
 /// Reads a manifest: the files, and the bytes of the small ones.
 pub(super) fn read(directory: &Path) -> Result<(Vec<PackedFile>, Vec<u8>), Error> {
+    journal::check_complete(directory)?;
     let path = directory.join(MANIFEST);
     let file = File::open(&path).map_err(|error| match error.kind() {
         std::io::ErrorKind::NotFound => Error::NotFound {

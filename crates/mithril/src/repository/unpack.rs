@@ -82,6 +82,7 @@ pub fn unpack_repository(
             small = rest;
             // A small file that is there and right was written before an interruption.
             if fs::read(&target).ok().as_deref() != Some(bytes) {
+                journal.begin();
                 write_small(&target, bytes, &manifest_attributes, replace)?;
             }
             set_mode(&target, file.mode)?;
