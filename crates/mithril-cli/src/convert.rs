@@ -4,7 +4,7 @@ mod ecq;
 
 use crate::clock::seconds;
 use crate::failure::{Failure, print_json, tell};
-use crate::output::remove_directory_on_signal;
+use crate::output::clean_up_on_signal;
 use crate::progress::Metered;
 use clap::{Args, ValueEnum};
 use mithril::Error;
@@ -152,8 +152,11 @@ pub(crate) fn merge(arguments: &MergeArguments) -> Result<(), Failure> {
     let parts =
         arguments.parts.iter().map(|part| Repository::open(part).map_err(|error| refused(part, &error)));
     let parts = parts.collect::<Result<Vec<Repository>, Failure>>()?;
-    let first = arguments.parts.first().map_or(Path::new("."), PathBuf::as_path);
-    let output = create(first, &arguments.output, arguments.force)?;
+    let (first, others) = arguments.parts.split_first().expect("clap asks for a part");
+    let mut output = create(first, &arguments.output, arguments.force)?;
+    for part in others {
+        output = output.made_of(part).map_err(|error| refused(part, &error))?;
+    }
     let meter = Meter::new(None);
     let files = if arguments.save_single_file { Files::Single } else { Files::PerModule };
     let merged = df11::merge(&parts, output, files, arguments.threads, &|len| meter.add(len));
@@ -382,17 +385,17 @@ impl Meter {
     }
 }
 
-/// Starts the directory that an input is converted to: nobody may read it who may not read the input.
+/// Starts the directory that an input is converted to: only those may read it who may read the input, and it does not appear
+/// when the input changes.
 pub(crate) fn create(input: &Path, path: &Path, replace: bool) -> Result<OutputDirectory, Failure> {
+    clean_up_on_signal();
     let output = OutputDirectory::create(path, replace).map_err(|error| match &error {
         Error::InvalidArgument { .. } => {
             Failure::command(error.to_string()).with_hint("`--force` replaces its files, `-o` names another")
         }
         _ => Failure::model(path.display(), &error),
     })?;
-    let output = output.no_wider_than(input).map_err(|error| refused(input, &error))?;
-    remove_directory_on_signal(output.temporary());
-    Ok(output)
+    output.made_of(input).map_err(|error| refused(input, &error))
 }
 
 pub(crate) fn refused(path: &Path, error: &Error) -> Failure {

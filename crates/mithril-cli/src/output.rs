@@ -1,12 +1,13 @@
 //! Where output goes: stdout, a device or pipe, or a file that appears whole or not at all.
 
 use crate::failure::Failure;
+use mithril::convert::OutputDirectory;
 use mithril::{AtomicFile, Attributes, room};
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Write};
 use std::os::fd::AsFd;
 use std::path::{Path, PathBuf};
-use std::sync::{Mutex, MutexGuard, Once, PoisonError};
+use std::sync::Once;
 
 /// Where output goes.
 #[derive(Debug, Clone)]
@@ -139,18 +140,6 @@ impl Write for Output {
     }
 }
 
-/// From now on, a signal that ends the program removes this directory first.
-pub(crate) fn remove_directory_on_signal(path: &Path) {
-    clean_up_on_signal();
-    *temporary_directory() = Some(path.to_owned());
-}
-
-/// The directory that is being filled. The program fills one at a time.
-fn temporary_directory() -> MutexGuard<'static, Option<PathBuf>> {
-    static DIRECTORY: Mutex<Option<PathBuf>> = Mutex::new(None);
-    DIRECTORY.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
 /// From now on, a signal that ends the program removes temporary files first.
 pub(crate) fn clean_up_on_signal() {
     use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
@@ -161,9 +150,7 @@ pub(crate) fn clean_up_on_signal() {
         let clean_up = move || {
             if let Some(signal) = signals.forever().next() {
                 AtomicFile::abandon_all();
-                if let Some(directory) = temporary_directory().take() {
-                    let _ = fs::remove_dir_all(directory);
-                }
+                OutputDirectory::abandon_all();
                 let _ = signal_hook::low_level::emulate_default_handler(signal);
             }
         };

@@ -66,7 +66,7 @@ pub(crate) fn df11_encode(
     let total = work::detached(py, || weights_len(&input))?.map_err(to_python)?;
     let work = move |_: &mut (), signals: &Signals| {
         let directory =
-            OutputDirectory::create(&output, replace)?.no_wider_than(&input)?.stopped_by(signals.stop());
+            OutputDirectory::create(&output, replace)?.made_of(&input)?.stopped_by(signals.stop());
         let told = |len| signals.advance(len);
         if is_pipeline(&input) {
             return df11::encode_pipeline(&input, directory, &options, &told);
@@ -110,7 +110,7 @@ pub(crate) fn df11_decode(
     let threads = options::threads(threads)?;
     let work = move |_: &mut (), signals: &Signals| {
         let directory =
-            OutputDirectory::create(&output, replace)?.no_wider_than(&input)?.stopped_by(signals.stop());
+            OutputDirectory::create(&output, replace)?.made_of(&input)?.stopped_by(signals.stop());
         let told = |len| signals.advance(len);
         if is_pipeline(&input) {
             return df11::decode_pipeline(&input, directory, threads, &told);

@@ -3,6 +3,7 @@
 
 use std::fs::{File, Metadata};
 use std::io;
+use std::path::Path;
 
 /// Refuses a file that is not as it was when `before` was taken of it: its length, its times, or which file it is.
 ///
@@ -12,10 +13,18 @@ use std::io;
 /// # Errors
 /// When the file has changed, or the system cannot tell.
 pub fn check_unchanged(before: &Metadata, file: &File) -> io::Result<()> {
-    let now = file.metadata()?;
+    compare(before, &file.metadata()?)
+}
+
+/// As [`check_unchanged`], for a file that is not open.
+pub(crate) fn check_unchanged_at(before: &Metadata, path: &Path) -> io::Result<()> {
+    compare(before, &std::fs::metadata(path)?)
+}
+
+fn compare(before: &Metadata, now: &Metadata) -> io::Result<()> {
     let is_same = now.len() == before.len()
         && now.modified().ok() == before.modified().ok()
-        && system_state(&now) == system_state(before);
+        && system_state(now) == system_state(before);
     if is_same { Ok(()) } else { Err(io::Error::other("it changed while it was read")) }
 }
 

@@ -3,6 +3,7 @@
 use super::measure::Budget;
 use crate::clock::{Elapsed, time};
 use crate::failure::Failure;
+use crate::output::clean_up_on_signal;
 use crate::table::Table;
 use mithril::container::{Bases, Reader};
 use mithril::pack::{PackOptions, pack, unpack};
@@ -53,6 +54,7 @@ pub(crate) fn measure(
     budget: Budget,
     memory: InMemory,
 ) -> Result<WholeFile, Failure> {
+    clean_up_on_signal();
     let name = path.file_name().unwrap_or_default().to_string_lossy();
     let options = PackOptions::default().with_effort(effort).with_threads(threads);
     let source = File::open(path).map_err(|error| Failure::read(path.display(), &error))?;

@@ -3,14 +3,19 @@
 use super::repository::cannot;
 use crate::Error;
 use crate::temporary;
+use crate::unchanged::check_unchanged_at;
 use mithril_format::safetensors_layout::Layout;
 use std::collections::{BTreeSet, HashMap};
-use std::fs::{self, File, Permissions};
+use std::fs::{self, File, Metadata, Permissions};
+use std::io::ErrorKind;
 use std::ops::Range;
 use std::os::unix::fs::{FileExt, MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+/// How often a directory is removed in which files appear meanwhile.
+const MAX_TRIES: usize = 100;
 
 /// A directory that is being filled under a temporary name beside its own. Dropped without
 /// [`OutputDirectory::commit`], it leaves nothing behind; a process that is killed leaves the temporary directory, which
@@ -25,6 +30,8 @@ pub struct OutputDirectory {
     mode: u32,
     /// What others may do with its files at most.
     widest: u32,
+    /// The files that it is made of, as they were.
+    sources: Vec<(PathBuf, Metadata)>,
     /// Whether there is nothing left to do for it.
     is_settled: bool,
     /// Set by whoever gave up on it.
@@ -56,27 +63,42 @@ impl OutputDirectory {
         remove_abandoned(parent.unwrap_or(Path::new(".")), &name);
         let temporary = temporary::name_for(&name).map(|name| path.with_file_name(name));
         let temporary = temporary.map_err(|error| cannot("make", path, error))?;
+        let mut live = live_directories();
         let mode = make_private(&temporary).map_err(|error| cannot("make", &temporary, error))?;
         let lock = lock(&temporary);
+        live.push(temporary.clone());
         let stop = Arc::default();
         let path = path.to_owned();
-        Ok(Self { path, temporary, replace, mode, widest: 0o777, is_settled: false, stop, lock })
+        let (widest, sources) = (0o777, Vec::new());
+        Ok(Self { path, temporary, replace, mode, widest, sources, is_settled: false, stop, lock })
     }
 
-    /// What is written will be readable by those only who may read all of a file, or of all files in a directory.
+    /// Says what it is made of: a file, or the files of a directory, but for hidden ones. What is written will be readable by
+    /// those only who may read all of them, and [`OutputDirectory::commit`] refuses when one of them has changed since.
     ///
     /// # Errors
     /// When the input cannot be looked at.
-    pub fn no_wider_than(mut self, input: &Path) -> Result<Self, Error> {
-        let failed = |error| cannot("read", input, error);
-        let metadata = fs::metadata(input).map_err(failed)?;
-        self.widest &= metadata.mode();
-        if metadata.is_dir() {
-            for entry in fs::read_dir(input).map_err(failed)? {
-                let path = entry.map_err(failed)?.path();
-                if let Ok(file) = fs::metadata(&path).map(|file| file.is_file().then(|| file.mode())) {
-                    self.widest &= file.unwrap_or(0o777);
+    pub fn made_of(mut self, input: &Path) -> Result<Self, Error> {
+        let mut open = vec![input.to_owned()];
+        while let Some(path) = open.pop() {
+            let failed = |error| cannot("read", &path, error);
+            let metadata = fs::metadata(&path).map_err(failed)?;
+            if metadata.is_file() || path == input {
+                self.widest &= metadata.mode();
+            }
+            if metadata.is_dir() {
+                for entry in fs::read_dir(&path).map_err(failed)? {
+                    let entry = entry.map_err(failed)?;
+                    let is_hidden = entry.file_name().as_encoded_bytes().starts_with(b".");
+                    // Links to directories may lead in a circle, and those to nothing hold nothing.
+                    let is_dead_end =
+                        entry.file_type().map_err(failed)?.is_symlink() && !entry.path().is_file();
+                    if !is_hidden && !is_dead_end {
+                        open.push(entry.path());
+                    }
                 }
+            } else if metadata.is_file() {
+                self.sources.push((path, metadata));
             }
         }
         Ok(self)
@@ -116,6 +138,7 @@ impl OutputDirectory {
             replace: self.replace,
             mode: self.mode,
             widest: self.widest,
+            sources: Vec::new(),
             is_settled: true,
             stop: self.stop.clone(),
             lock: None,
@@ -149,6 +172,8 @@ impl OutputDirectory {
 
     fn place(&self, relative: &Path) -> Result<PathBuf, Error> {
         let path = self.temporary.join(relative);
+        // Not while the directory is given up.
+        let _live = live_directories();
         if let Some(parent) = path.parent() {
             fs::create_dir_all(parent).map_err(|error| cannot("make", parent, error))?;
         }
@@ -158,7 +183,7 @@ impl OutputDirectory {
     /// Makes everything visible under its own name, and safe on disk.
     ///
     /// # Errors
-    /// When the system refuses, or a file of weights that would stay is in the way.
+    /// When the system refuses, a file of weights that would stay is in the way, or a file that it is made of has changed.
     pub fn commit(mut self) -> Result<(), Error> {
         if self.is_settled {
             return Ok(());
@@ -178,6 +203,11 @@ impl OutputDirectory {
             });
             synced.map_err(|error| cannot("write", &path, error))?;
         }
+        for (path, before) in &self.sources {
+            check_unchanged_at(before, path).map_err(|error| cannot("read", path, error))?;
+        }
+        // Held until it has its name: it is given up as a whole, or not at all.
+        let mut live = live_directories();
         if self.path.is_dir() {
             self.move_into(&files)?;
         } else {
@@ -188,6 +218,7 @@ impl OutputDirectory {
             fs::rename(&self.temporary, &self.path).map_err(|error| cannot("write", &self.path, error))?;
         }
         self.is_settled = true;
+        live.retain(|path| *path != self.temporary);
         let parent = self.path.parent().filter(|parent| !parent.as_os_str().is_empty());
         for directory in [parent.unwrap_or(Path::new(".")), &self.path] {
             // Names are safe only once their directory is; some file systems refuse, and have no need of it.
@@ -222,12 +253,38 @@ impl OutputDirectory {
     }
 }
 
+impl OutputDirectory {
+    /// Removes the directories that this process is filling. Writers that are at work can neither finish nor start another
+    /// file from then on: they wait until the process ends. For the handler of a signal that ends it.
+    pub fn abandon_all() {
+        let mut live = live_directories();
+        for temporary in live.drain(..) {
+            // A file may appear whose place was asked for before.
+            for _ in 0..MAX_TRIES {
+                match fs::remove_dir_all(&temporary) {
+                    Err(error) if error.kind() == ErrorKind::DirectoryNotEmpty => {}
+                    _ => break,
+                }
+            }
+        }
+        std::mem::forget(live);
+    }
+}
+
 impl Drop for OutputDirectory {
     fn drop(&mut self) {
         if !self.is_settled {
+            let mut live = live_directories();
             let _ = fs::remove_dir_all(&self.temporary);
+            live.retain(|path| *path != self.temporary);
         }
     }
+}
+
+/// The temporary directories of this process that are neither committed nor dropped.
+fn live_directories() -> MutexGuard<'static, Vec<PathBuf>> {
+    static LIVE: Mutex<Vec<PathBuf>> = Mutex::new(Vec::new());
+    LIVE.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 fn check_stopped(stop: &AtomicBool) -> Result<(), Error> {
@@ -337,7 +394,7 @@ mod tests {
             fs::set_permissions(folder.join("weights"), Permissions::from_mode(mode)).unwrap();
             let path = folder.join(format!("made-{mode:o}-{}", input.len()));
             let output = OutputDirectory::create(&path, false).unwrap();
-            let output = output.no_wider_than(&folder.join(input)).unwrap();
+            let output = output.made_of(&folder.join(input)).unwrap();
             output.write("file", b"secret").unwrap();
             output.commit().unwrap();
             let of = |path: &Path| fs::metadata(path).unwrap().mode() & 0o777;
