@@ -137,6 +137,14 @@ impl Failure {
         if is_container { failure.with_hint(hint) } else { failure }
     }
 
+    /// Who is at fault. A reader that has gone is nothing that was read or written.
+    pub(crate) fn fault(&self) -> Fault {
+        match self {
+            Self::ClosedPipe => Fault::Command,
+            Self::Reported(fault) | Self::Told { fault, .. } => *fault,
+        }
+    }
+
     /// Tells the user, and gives the fault; nothing when there is none.
     pub(crate) fn tell(&self) -> Option<Fault> {
         let (fault, message, hint) = match self {

@@ -19,7 +19,9 @@ pub(crate) fn run(arguments: &InspectArguments) -> Result<(), Failure> {
     let source = Source::open(&arguments.file)?;
     if !source.is_container() && !source.is_model() {
         if arguments.html.is_some() {
-            return Err(Failure::command("a page is made of containers and model files only"));
+            let message =
+                format!("`{}` is neither a container nor a model file, of which pages are made", source.name);
+            return Err(Failure::input(message));
         }
         let name = source.name.clone();
         let info = describe_frame(source)?;
@@ -35,7 +37,7 @@ pub(crate) fn run(arguments: &InspectArguments) -> Result<(), Failure> {
     let mut survey = Survey::of(&source, &model)?;
     sort(&mut survey.tensors, arguments.sort);
     if let Some(path) = &arguments.html {
-        let len = page::write(&survey, &model, path, arguments.force)?;
+        let len = page::write(&survey, &model, !arguments.base.is_empty(), path, arguments.force)?;
         tell(&format!("{}: {len} bytes", path.display()));
         return Ok(());
     }

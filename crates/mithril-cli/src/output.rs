@@ -140,6 +140,23 @@ impl Write for Output {
     }
 }
 
+/// Writes several files of a directory, which get their names together, once all of them are whole. A failure before that
+/// leaves no file, nor a directory that was not there.
+pub(crate) fn fill_directory(
+    path: &Path,
+    write: impl FnOnce() -> Result<Vec<Output>, Failure>,
+) -> Result<(), Failure> {
+    let is_new = !path.exists();
+    fs::create_dir_all(path).map_err(|error| failed(path, &error))?;
+    let filled =
+        write().and_then(|outputs| outputs.into_iter().try_for_each(|output| output.commit().map(|_| ())));
+    if filled.is_err() && is_new {
+        // Only what is empty is removed by this.
+        let _ = fs::remove_dir(path);
+    }
+    filled
+}
+
 /// From now on, a signal that ends the program removes temporary files first.
 pub(crate) fn clean_up_on_signal() {
     use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};

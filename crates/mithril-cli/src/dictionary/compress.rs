@@ -5,6 +5,7 @@ use super::train::write;
 use super::{Loaded, ratio, records, refused};
 use crate::failure::{Failure, tell};
 use mithril::dictionary::{PackedRecords, Samples, frame_len, pack};
+use std::collections::HashSet;
 use std::path::{Path, PathBuf};
 
 /// How a frame of zstd starts.
@@ -18,11 +19,14 @@ pub(crate) fn compress(arguments: &CompressArguments) -> Result<(), Failure> {
     let failed = |error| refused(&name, &error);
     let Some(output) = &arguments.output else {
         let (mut raw_len, mut coded_len) = (0, 0);
-        for path in records::files(&arguments.records)? {
-            let record = std::fs::read(&path).map_err(|error| Failure::read(path.display(), &error))?;
+        let files = records::files(&arguments.records)?;
+        let frames: HashSet<PathBuf> = files.iter().map(|path| with_suffix(path)).collect();
+        // What an earlier run made of one of these files is no record.
+        for path in files.iter().filter(|path| !frames.contains(*path)) {
+            let record = std::fs::read(path).map_err(|error| Failure::read(path.display(), &error))?;
             let frame = dictionary.compress(&record).map_err(failed)?;
             (raw_len, coded_len) = (raw_len + record.len() as u64, coded_len + frame.len() as u64);
-            write(&with_suffix(&path), arguments.force, &frame)?;
+            write(&with_suffix(path), arguments.force, &frame)?;
         }
         tell(&summary("files", raw_len, coded_len));
         return Ok(());

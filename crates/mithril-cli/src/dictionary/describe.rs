@@ -22,7 +22,7 @@ pub(crate) fn inspect(arguments: &InspectArguments) -> Result<(), Failure> {
         Loaded::Grouped(grouped) => return super::grouped::inspect(arguments, &grouped),
     };
     if arguments.extract.is_some() {
-        return Err(Failure::command(format!("`{name}` has no groups that could be extracted")));
+        return Err(Failure::input(format!("`{name}` has no groups that could be extracted")));
     }
     let header = dictionary.header();
     if arguments.json {

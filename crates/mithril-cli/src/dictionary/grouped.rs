@@ -5,13 +5,16 @@ use super::train::{evaluation_json, write};
 use super::{ratio, records, refused};
 use crate::clock::seconds;
 use crate::failure::{Failure, print, print_json, tell};
+use crate::output::{Output, Target, fill_directory};
 use crate::table::Table;
+use mithril::Attributes;
 use mithril::dictionary::{
     GroupedDictionary, GroupedOptions, SampleSet, TrainOptions, choose_size, find_groups, train_grouped,
 };
 use rustix::time::ClockId;
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
+use std::io::Write;
 use std::path::PathBuf;
 
 /// Samples of each group, by its name.
@@ -129,12 +132,17 @@ fn set_apart(groups: Groups, share: f64) -> (Groups, SampleSet) {
 /// Runs `mithril dictionary inspect` on a file of grouped dictionaries.
 pub(crate) fn inspect(arguments: &InspectArguments, grouped: &GroupedDictionary) -> Result<(), Failure> {
     if let Some(directory) = &arguments.extract {
-        std::fs::create_dir_all(directory).map_err(|error| Failure::write(directory.display(), &error))?;
-        for member in grouped.members() {
-            // By id and not by name: names are text from a file, not paths.
-            let id = member.dictionary().id().unwrap_or(0);
-            write(&directory.join(format!("{id}.dict")), arguments.force, member.dictionary().as_bytes())?;
-        }
+        fill_directory(directory, || {
+            let members = grouped.members().iter().map(|member| {
+                // By id and not by name: names are text from a file, not paths.
+                let path = directory.join(format!("{}.dict", member.dictionary().id().unwrap_or(0)));
+                let mut output = Output::create(&Target::File(path), arguments.force, Attributes::default())?;
+                let written = output.write_all(member.dictionary().as_bytes());
+                written.map_err(|error| Failure::write(output.name(), &error))?;
+                Ok(output)
+            });
+            members.collect()
+        })?;
     }
     let file = arguments.dictionary.display().to_string();
     if arguments.json {

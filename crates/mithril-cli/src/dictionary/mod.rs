@@ -39,6 +39,9 @@ impl Loaded {
     /// Reads and prepares one dictionary, or a file of grouped ones.
     fn open(path: &Path, level: i32) -> Result<Self, Failure> {
         let bytes = std::fs::read(path).map_err(|error| Failure::read(path.display(), &error))?;
+        if bytes.is_empty() {
+            return Err(Failure::input(format!("`{}` is empty, and no dictionary", path.display())));
+        }
         let loaded = if GroupedDictionary::is_grouped(&bytes) {
             GroupedDictionary::new(bytes, level).map(Self::Grouped)
         } else {

@@ -75,6 +75,11 @@ fn collect(path: &Path, found: &mut Vec<PathBuf>) -> io::Result<()> {
     let mut entries = fs::read_dir(path)?.collect::<io::Result<Vec<_>>>()?;
     entries.sort_by_key(fs::DirEntry::file_name);
     for entry in entries {
+        // What a killed run left of its output is no record.
+        let name = entry.file_name();
+        if name.as_encoded_bytes().starts_with(b".") && name.as_encoded_bytes().ends_with(b".tmp") {
+            continue;
+        }
         // Links are not followed below a directory, so that a ring of them ends.
         if entry.file_type()?.is_dir() {
             collect(&entry.path(), found)?;

@@ -20,12 +20,18 @@ const MAX_TENSORS: usize = 4000;
 /// Parts that a tensor has in a change map.
 const N_PARTS: usize = 96;
 
-/// Writes the page; returns its length.
-pub(super) fn write(survey: &Survey, model: &Model, path: &Path, replace: bool) -> Result<u64, Failure> {
-    report::write(BODY, &data(survey, model)?, path, replace)
+/// Writes the page; returns its length. A base that is not found stops it only if it `must_be_there`.
+pub(super) fn write(
+    survey: &Survey,
+    model: &Model,
+    must_be_there: bool,
+    path: &Path,
+    replace: bool,
+) -> Result<u64, Failure> {
+    report::write(BODY, &data(survey, model, must_be_there)?, path, replace)
 }
 
-fn data(survey: &Survey, model: &Model) -> Result<Value, Failure> {
+fn data(survey: &Survey, model: &Model, must_be_there: bool) -> Result<Value, Failure> {
     let refused = |error: &Error| Failure::model(&survey.name, error);
     let mut largest: Vec<&Tensor> = survey.tensors.iter().collect();
     largest.sort_by_key(|tensor| std::cmp::Reverse(tensor.raw_len));
@@ -38,7 +44,8 @@ fn data(survey: &Survey, model: &Model) -> Result<Value, Failure> {
         let mut value = tensor_to_json(tensor);
         if let Some(value) = value.as_object_mut() {
             value.insert("fields".to_owned(), fields(tensor, model).map_err(|error| refused(&error))?);
-            value.insert("changes".to_owned(), changes(tensor, model).map_err(|error| refused(&error))?);
+            let changes = changes(tensor, model, must_be_there).map_err(|error| refused(&error))?;
+            value.insert("changes".to_owned(), changes);
         }
         meter.add(tensor.raw_len);
         tensors.push(value);
@@ -74,7 +81,7 @@ fn fields(tensor: &Tensor, model: &Model) -> Result<Value, Error> {
 }
 
 /// Where a tensor differs from its base, or, when the base is not at hand, how many bits its blocks take.
-fn changes(tensor: &Tensor, model: &Model) -> Result<Value, Error> {
+fn changes(tensor: &Tensor, model: &Model, must_be_there: bool) -> Result<Value, Error> {
     let Some(reader) = model.container() else { return Ok(Value::Null) };
     let Ok(entry_idx) = reader.find(&tensor.name) else { return Ok(Value::Null) };
     if reader.entries()[entry_idx].base().is_none() {
@@ -90,6 +97,7 @@ fn changes(tensor: &Tensor, model: &Model) -> Result<Value, Error> {
             Ok(json!({"what": "share of changed elements", "parts": shares, "most": 1.0}))
         }
         Ok(None) => Ok(Value::Null),
+        Err(error) if must_be_there && error.is_missing_base() => Err(error),
         Err(_) => {
             let lens = reader.block_lens(entry_idx)?;
             let n_elements = tensor.n_elements() as f64 / lens.len().max(1) as f64;

@@ -2,7 +2,7 @@
 
 use super::arguments::{DiffArguments, JsonArguments, LogArguments, ShowArguments, StatsArguments};
 use super::{check_exists, counted, failed, page, resolve};
-use crate::failure::{Failure, Fault, print, print_json, tell};
+use crate::failure::{Failure, print, print_json, tell};
 use crate::table::Table;
 use mithril::checkpoint::blocking::CheckpointCompressor;
 use mithril::checkpoint::{CheckpointMeta, Listing, Manifest, StoredTensor};
@@ -41,7 +41,8 @@ fn tell_unreadable(listing: &Listing) {
 }
 
 fn refuse_unreadable(listing: &Listing) -> Result<(), Failure> {
-    if listing.unreadable.is_empty() { Ok(()) } else { Err(Failure::Reported(Fault::Input)) }
+    let worst = listing.unreadable.iter().map(|(_, error)| failed(error).fault()).max();
+    worst.map_or(Ok(()), |fault| Err(Failure::Reported(fault)))
 }
 
 /// Lists a checkpoint and those that it was stored against.
@@ -263,7 +264,8 @@ pub(super) fn stats(store: &CheckpointCompressor, arguments: &StatsArguments) ->
             ((*kind).to_owned(), json!({ "n": n, "raw_len": raw_len, "stored_len": stored_len }))
         }).collect::<serde_json::Map<_, _>>(),
     });
-    if let Some(path) = &arguments.html {
+    // A page without some of the checkpoints would look like one of all.
+    if let Some(path) = arguments.html.as_ref().filter(|_| listing.unreadable.is_empty()) {
         page::write(&value, metas, path, arguments.force)?;
         tell(&format!("wrote `{}`", path.display()));
     }

@@ -5,14 +5,13 @@ use super::report::meta_json;
 use super::{failed, open_with, resolve};
 use crate::extract::npy_header;
 use crate::failure::{Failure, print, print_json, tell};
-use crate::output::{Output, Target};
+use crate::output::{Output, Target, fill_directory};
 use crate::progress::Meter;
 use mithril::Attributes;
-use mithril::ReadAt;
 use mithril::checkpoint::blocking::CheckpointCompressor;
 use mithril::checkpoint::{CheckpointError, CompressorConfig, Retention, SaveOptions};
 use mithril::pack::Source;
-use std::fs;
+use mithril::{Error, ReadAt};
 use std::io::Write;
 use std::path::Path;
 
@@ -74,29 +73,45 @@ pub(super) fn load(url: &str, arguments: &LoadArguments) -> Result<(), Failure> 
     let out = &arguments.output;
     let names: Vec<Option<String>> = manifest.own().iter().map(|object| object.file.clone()).collect();
     let to_directory = names.len() > 1 || out.is_dir() || out.as_os_str().to_string_lossy().ends_with('/');
-    if to_directory {
-        fs::create_dir_all(out).map_err(|error| Failure::write(out.display(), &error))?;
-    }
     let meter = Meter::new(Some(manifest.raw_len));
-    for (part, name) in names.iter().enumerate() {
-        let name = name.as_deref().unwrap_or("checkpoint.safetensors");
-        // A name, not a path: it was checked when it was saved, but perhaps by somebody else.
-        let is_name = Path::new(name).file_name().is_some_and(|plain| plain == name);
-        let target = match (to_directory, is_name) {
-            (false, _) => Target::named(out),
-            (true, true) => Target::File(out.join(name)),
-            (true, false) => {
-                return Err(Failure::input(format!("`{}` is no safe file name", name.escape_debug())));
-            }
-        };
-        let output = Output::create(&target, arguments.force, Attributes::default())?;
-        let output =
-            store.export(&key, part, output, &|len| meter.add(len)).map_err(|error| failed(&error))?;
-        output.commit()?;
+    let write = |part: usize, target: &Target| {
+        let output = Output::create(target, arguments.force, Attributes::default())?;
+        let name = output.name().to_owned();
+        let written = store.export(&key, part, output, &|len| meter.add(len));
+        written.map_err(|error| written_to(&name, &error))
+    };
+    match to_directory {
+        false => drop(write(0, &Target::named(out))?.commit()?),
+        true => {
+            let targets = names.iter().map(|name| {
+                let name = name.as_deref().unwrap_or("checkpoint.safetensors");
+                // A name, not a path: it was checked when it was saved, but perhaps by somebody else.
+                match Path::new(name).file_name().is_some_and(|plain| plain == name) {
+                    true => Ok(Target::File(out.join(name))),
+                    false => Err(Failure::input(format!("`{}` is no safe file name", name.escape_debug()))),
+                }
+            });
+            let targets = targets.collect::<Result<Vec<Target>, Failure>>()?;
+            fill_directory(out, || {
+                targets.iter().enumerate().map(|(part, target)| write(part, target)).collect()
+            })?;
+        }
     }
     meter.wipe();
     tell(&format!("restored `{key}` to `{}`", out.display()));
     Ok(())
+}
+
+/// A failure of restoring to an output, of which the store knows no name.
+fn written_to(output: &str, error: &CheckpointError) -> Failure {
+    match error {
+        CheckpointError::Compression { source: Error::Io { what, source, .. }, .. }
+            if what.starts_with("cannot write") =>
+        {
+            Failure::write(output, source)
+        }
+        error => failed(error),
+    }
 }
 
 /// Writes one tensor.
@@ -139,11 +154,12 @@ pub(super) fn export(store: &CheckpointCompressor, arguments: &ExportArguments) 
         None => format!("{}.safetensors", key.replace('/', "_")).into(),
     };
     let output = Output::create(&Target::named(&path), arguments.force, Attributes::default())?;
+    let name = output.name().to_owned();
     let raw_len = store.manifest(&key).map_err(|error| failed(&error))?.raw_len;
     let meter = Meter::new(Some(raw_len));
     let exported = store.export_safetensors(&key, output, &|len| meter.add(len));
     meter.wipe();
-    exported.map_err(|error| failed(&error))?.commit()?;
+    exported.map_err(|error| written_to(&name, &error))?.commit()?;
     tell(&format!("wrote `{}`", path.display()));
     Ok(())
 }

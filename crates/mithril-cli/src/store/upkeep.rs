@@ -3,7 +3,7 @@
 use super::arguments::{GcArguments, KeyArguments, VerifyArguments};
 use super::report::meta_json;
 use super::{counted, failed, resolve};
-use crate::failure::{Failure, Fault, print, print_json};
+use crate::failure::{Failure, print, print_json};
 use crate::progress::Meter;
 use mithril::ErrorKind;
 use mithril::checkpoint::blocking::CheckpointCompressor;
@@ -46,7 +46,9 @@ pub(super) fn verify(store: &CheckpointCompressor, arguments: &VerifyArguments) 
         );
         print(&text)?;
     }
-    if report.is_intact() { Ok(()) } else { Err(Failure::Reported(Fault::Input)) }
+    let problems = report.damaged.iter().flat_map(|(_, problems)| problems);
+    let worst = problems.map(|problem| failed(problem).fault()).max();
+    worst.map_or(Ok(()), |fault| Err(Failure::Reported(fault)))
 }
 
 /// Removes what no checkpoint needs.
