@@ -4,8 +4,6 @@ use crate::{
     Directory, bf16_bytes, check_done, check_refused, command, f32_bytes, npy, run, run_with_stdin, text,
 };
 use serde_json::Value;
-use std::io::Read;
-use std::process::Stdio;
 
 #[test]
 fn files_come_back_bit_for_bit() {
@@ -173,11 +171,12 @@ fn output_that_nobody_reads_to_its_end_ends_as_by_the_signal_and_without_a_word(
         &["--help"],
     ];
     for arguments in cases {
-        let mut child = command(arguments).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
-        drop(child.stdout.take());
-        let mut stderr = String::new();
-        child.stderr.take().unwrap().read_to_string(&mut stderr).unwrap();
-        assert_eq!(child.wait().unwrap().code(), Some(141), "{arguments:?}: {stderr}");
+        // Gone before the start: a pipe takes short outputs whose reader goes a moment later.
+        let (reader, writer) = std::io::pipe().unwrap();
+        drop(reader);
+        let output = command(arguments).stdout(writer).output().unwrap();
+        let stderr = text(&output.stderr);
+        assert_eq!(output.status.code(), Some(141), "{arguments:?}: {stderr}");
         assert_eq!(stderr, "", "{arguments:?}");
     }
     // A device that is full is an error with its reason.
