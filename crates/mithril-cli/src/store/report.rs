@@ -90,7 +90,7 @@ fn table(metas: &[CheckpointMeta]) -> String {
             meta.original_size.to_string(),
             meta.compressed_size.to_string(),
             format!("{:.2}", meta.ratio),
-            meta.tensors.len().to_string(),
+            meta.n_tensors.to_string(),
             meta.depth.to_string(),
             meta.restore_len.to_string(),
         ]);
@@ -120,7 +120,7 @@ pub(super) fn meta_json(meta: &CheckpointMeta) -> Value {
         "seconds": meta.seconds,
         "depth": meta.depth,
         "restore_len": meta.restore_len,
-        "n_tensors": meta.tensors.len(),
+        "n_tensors": meta.n_tensors,
         "kinds": kinds,
     })
 }
@@ -266,7 +266,7 @@ pub(super) fn stats(store: &CheckpointCompressor, arguments: &StatsArguments) ->
     });
     // A page without some of the checkpoints would look like one of all.
     if let Some(path) = arguments.html.as_ref().filter(|_| listing.unreadable.is_empty()) {
-        page::write(&value, metas, path, arguments.force)?;
+        page::write(store, &value, metas, path, arguments.force)?;
         tell(&format!("wrote `{}`", path.display()));
     }
     if arguments.json {

@@ -231,12 +231,8 @@ impl CheckpointCompressor {
     /// # Errors
     /// When the storage fails. Manifests that cannot be read are part of the answer.
     pub fn list(&self) -> Result<Listing, CheckpointError> {
-        let found = self.store.manifests()?;
-        Ok(Listing {
-            checkpoints: found.readable.iter().map(CheckpointMeta::of).collect(),
-            unreadable: found.unreadable,
-            foreign: found.foreign,
-        })
+        let found = self.store.manifests(|manifest| CheckpointMeta::of(&manifest))?;
+        Ok(Listing { checkpoints: found.readable, unreadable: found.unreadable, foreign: found.foreign })
     }
 
     /// The manifest of a checkpoint.

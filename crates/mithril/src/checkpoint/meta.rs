@@ -1,11 +1,11 @@
 //! What a caller is told of a checkpoint.
 
-use super::manifest::StoredTensor;
 use super::{CheckpointSignature, Manifest};
 use crate::container::EntryKind;
 use std::collections::BTreeMap;
 
-/// What is known of a checkpoint without reading its data.
+/// What is known of a checkpoint without reading its data. Of its tensors only sums: a store of many checkpoints is listed in
+/// little memory. A [`Manifest`] has each of them.
 #[derive(Debug, Clone, PartialEq)]
 #[non_exhaustive]
 pub struct CheckpointMeta {
@@ -35,8 +35,8 @@ pub struct CheckpointMeta {
     pub restore_len: u64,
     /// How many tensors are stored how, and how many bytes those take.
     pub kinds: BTreeMap<EntryKind, KindTotal>,
-    /// How every tensor is stored.
-    pub tensors: Vec<StoredTensor>,
+    /// How many tensors there are.
+    pub n_tensors: usize,
     /// Names its content.
     pub signature: CheckpointSignature,
 }
@@ -80,7 +80,7 @@ impl CheckpointMeta {
             depth: manifest.depth(),
             restore_len: manifest.restore_len(),
             kinds,
-            tensors: manifest.tensors.clone(),
+            n_tensors: manifest.tensors.len(),
             signature: CheckpointSignature::of(manifest),
         }
     }

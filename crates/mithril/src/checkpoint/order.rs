@@ -2,7 +2,7 @@
 //! newest. Never by time.
 
 use super::manifest::MAX_TOTAL;
-use super::store::Store;
+use super::store::{Store, without_tensors};
 use super::{CheckpointError, CheckpointMeta, Manifest, key};
 use crate::storage::{StorageError, StorageErrorKind};
 use serde::{Deserialize, Serialize};
@@ -112,7 +112,7 @@ impl Store {
                 Some(&object.key) != named.as_ref() && object.modified.is_none_or(|at| at >= since)
             });
         }
-        let found = self.read_all(&listed, |manifest| Manifest { tensors: Vec::new(), ..manifest });
+        let found = self.read_all(&listed, without_tensors);
         // One that cannot be read does not stop a save.
         let last = if guess.is_none() { self.last_saved(&found.readable).unwrap_or(None) } else { None };
         let read = found.readable.iter().chain(&last).map(Highest::of);

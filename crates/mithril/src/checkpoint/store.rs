@@ -10,8 +10,11 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 /// Manifests that are read at the same time, and fewer than which are not worth a thread.
-const READERS: usize = 8;
+const READERS: u64 = 8;
 const MIN_PER_READER: usize = 16;
+
+/// Bytes of manifests that are read at the same time. In memory, compressed ones take up to twenty times as much.
+const MAX_READ_LEN: u64 = 4 << 20;
 
 /// A store's objects.
 #[derive(Debug)]
@@ -27,10 +30,10 @@ pub(super) struct Store {
 }
 
 /// All manifests of a store.
-#[derive(Debug, Default)]
-pub(super) struct Manifests {
-    /// Those that could be read, in order.
-    pub(super) readable: Vec<Manifest>,
+#[derive(Debug)]
+pub(super) struct Manifests<T = Manifest> {
+    /// Those that could be read, in order, or what is kept of them.
+    pub(super) readable: Vec<T>,
     /// Keys of those that could not, and why.
     pub(super) unreadable: Vec<(String, CheckpointError)>,
     /// Objects beside them whose names no save can have written.
@@ -107,20 +110,23 @@ impl Store {
         }
     }
 
-    /// All manifests, in order.
-    pub(super) fn manifests(&self) -> Result<Manifests, CheckpointError> {
-        Ok(self.read_all(&self.storage.list(key::MANIFESTS)?, |manifest| manifest))
+    /// What is kept of all manifests, in order.
+    pub(super) fn manifests<T: Send>(
+        &self,
+        keep: fn(Manifest) -> T,
+    ) -> Result<Manifests<T>, CheckpointError> {
+        Ok(self.read_all(&self.storage.list(key::MANIFESTS)?, keep))
     }
 
     /// All manifests without their tensors: what deciding about data takes, in little memory.
     pub(super) fn manifests_without_tensors(&self) -> Result<Manifests, CheckpointError> {
-        let listed = self.storage.list(key::MANIFESTS)?;
-        Ok(self.read_all(&listed, |manifest| Manifest { tensors: Vec::new(), ..manifest }))
+        self.manifests(without_tensors)
     }
 
-    /// Reads those of some objects that are manifests by their names.
-    pub(super) fn read_all(&self, listed: &[ObjectInfo], keep: fn(Manifest) -> Manifest) -> Manifests {
-        let mut found = Manifests::default();
+    /// Reads those of some objects that are manifests by their names. Each is made what is kept of it as soon as it is read:
+    /// all tensors of all of them may take more memory than there is.
+    pub(super) fn read_all<T: Send>(&self, listed: &[ObjectInfo], keep: fn(Manifest) -> T) -> Manifests<T> {
+        let mut found = Manifests { readable: Vec::new(), unreadable: Vec::new(), foreign: Vec::new() };
         let mut objects = Vec::with_capacity(listed.len());
         for object in listed {
             match key::of_manifest(&object.key) {
@@ -129,13 +135,16 @@ impl Store {
             }
         }
         let read = |key: &String| match self.manifest(key) {
-            Ok(manifest) => Some(Ok(keep(manifest))),
+            Ok(manifest) => {
+                let (step, sequence, generation) = manifest.order();
+                Some(Ok(((step, sequence, generation.to_owned()), keep(manifest))))
+            }
             // Deleted since it was listed.
             Err(CheckpointError::NotFound { .. } | CheckpointError::NoStore { .. }) => None,
             Err(error) => Some(Err((key.clone(), error))),
         };
-        // Behind a network, requests take longer to come than to serve.
-        let part_len = objects.len().div_ceil(READERS).max(MIN_PER_READER);
+        // Over a network, requests take longer to come than to serve.
+        let part_len = objects.len().div_ceil(n_readers(listed)).max(MIN_PER_READER);
         let results: Vec<_> = std::thread::scope(|scope| {
             let mut parts = objects.chunks(part_len);
             let own = parts.next().unwrap_or_default();
@@ -151,13 +160,15 @@ impl Store {
             }
             results
         });
+        let mut readable = Vec::with_capacity(results.len());
         for result in results {
             match result {
-                Ok(manifest) => found.readable.push(manifest),
+                Ok(ordered) => readable.push(ordered),
                 Err(unreadable) => found.unreadable.push(unreadable),
             }
         }
-        found.readable.sort_by(|a, b| a.order().cmp(&b.order()));
+        readable.sort_by(|(a, _), (b, _)| a.cmp(b));
+        found.readable = readable.into_iter().map(|(_, kept)| kept).collect();
         found
     }
 
@@ -174,6 +185,17 @@ impl Store {
     pub(super) fn is_in_use(&self, object: &str) -> bool {
         self.in_use.lock().unwrap_or_else(PoisonError::into_inner).contains_key(object)
     }
+}
+
+/// A manifest without its tensors.
+pub(super) fn without_tensors(manifest: Manifest) -> Manifest {
+    Manifest { tensors: Vec::new(), ..manifest }
+}
+
+/// How many threads read these manifests: fewer where they are large, so that what they hold at the same time is bounded.
+fn n_readers(listed: &[ObjectInfo]) -> usize {
+    let largest = listed.iter().map(|object| object.len).max().unwrap_or(0);
+    usize::try_from((MAX_READ_LEN / largest.max(1)).clamp(1, READERS)).unwrap_or(1)
 }
 
 /// Objects that are in use.

@@ -83,7 +83,7 @@ impl CheckpointCompressor {
         let manifests = match key {
             None => {
                 self.store.check_exists()?;
-                let found = self.store.manifests()?;
+                let found = self.store.manifests(|manifest| manifest)?;
                 report.damaged.extend(found.unreadable.into_iter().map(|(key, error)| (key, vec![error])));
                 found.readable
             }

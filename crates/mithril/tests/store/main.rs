@@ -15,6 +15,7 @@ mod files;
 mod folder;
 mod golden;
 mod keeping;
+mod listing;
 mod moments;
 mod needs;
 mod order;

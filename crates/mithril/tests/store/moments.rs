@@ -76,9 +76,10 @@ fn moments_that_are_numbered_are_found_by_where_the_weights_went() {
         let (store, _) = store(config.clone().with_from_moments(from_moments));
         store.save(&numbered(&mut run, 20), "step_0", None).unwrap();
         let state = numbered(&mut run, 1);
-        let meta = store.save(&state, "step_1", Some("step_0")).unwrap();
+        store.save(&state, "step_1", Some("step_0")).unwrap();
         assert_eq!(store.load("step_1").unwrap().tensors, state.tensors);
-        meta.tensors
+        let tensors = store.manifest("step_1").unwrap().tensors;
+        tensors
             .iter()
             .filter(|tensor| tensor.name.ends_with("weight"))
             .map(|tensor| tensor.stored_len)
@@ -113,8 +114,8 @@ fn moments_of_others_cost_nothing_but_time() {
     assert!(sizes[1] <= sizes[0] + 100, "{sizes:?}");
 }
 
-fn masters_len(meta: &mithril::checkpoint::CheckpointMeta) -> u64 {
-    let masters = meta.tensors.iter().filter(|tensor| tensor.name.starts_with("master."));
+fn masters_len(manifest: &mithril::checkpoint::Manifest) -> u64 {
+    let masters = manifest.tensors.iter().filter(|tensor| tensor.name.starts_with("master."));
     masters.map(|tensor| tensor.stored_len).sum()
 }
 
@@ -127,8 +128,10 @@ fn masters_shrink_and_come_back() {
             let config = CompressorConfig::default().with_chain(8, 10.0).with_from_moments(from_moments);
             let (store, _) = store(config);
             store.save(&states[0], "step_0", None).unwrap();
-            let metas = [1, 2].map(|i: usize| {
-                store.save(&states[i], &format!("step_{i}"), Some(&format!("step_{}", i - 1))).unwrap()
+            let manifests = [1, 2].map(|i: usize| {
+                let key = format!("step_{i}");
+                store.save(&states[i], &key, Some(&format!("step_{}", i - 1))).unwrap();
+                store.manifest(&key).unwrap()
             });
             for (i, state) in states.iter().enumerate() {
                 assert_eq!(store.load(&format!("step_{i}")).unwrap().tensors, state.tensors, "step {i}");
@@ -137,7 +140,7 @@ fn masters_shrink_and_come_back() {
                 assert_eq!(store.load_tensor("step_2", name).unwrap(), states[2].tensors[name]);
             }
             assert!(store.verify(None, &VerifyOptions::deep(), &|_| ()).unwrap().is_intact());
-            metas.iter().map(masters_len).sum::<u64>()
+            manifests.iter().map(masters_len).sum::<u64>()
         });
         assert!((lens[1] as f64) < at_most * lens[0] as f64, "{n_steps} steps: {lens:?}");
     }
