@@ -272,14 +272,20 @@ impl CheckpointCompressor {
     }
 
     /// The newest checkpoint whose data is all there: the one with the highest step, and of those the one that was saved
-    /// last. A save without a step has the highest one that the store had before it. Reads all manifests, and keeps little of
-    /// each.
+    /// last. A save without a step has the highest one that the store had before it. Reads the manifest that `latest.json` names
+    /// and those that were written since, and all of them only where that does not tell.
     ///
     /// # Errors
     /// When the storage fails.
     pub fn latest(&self) -> Result<Option<CheckpointMeta>, CheckpointError> {
-        let found = self.store.manifests_without_tensors()?;
-        let mut left = found.readable.as_slice();
+        match self.newest_among(&self.store.likely_newest()?)? {
+            None => self.newest_among(&self.store.manifests_without_tensors()?.readable),
+            found => Ok(found),
+        }
+    }
+
+    /// The last of some manifests in order whose data is all there.
+    fn newest_among(&self, mut left: &[Manifest]) -> Result<Option<CheckpointMeta>, CheckpointError> {
         while let Some(newest) = self.store.newest_of(left.iter())? {
             match self.meta(&newest.key) {
                 // Deleted meanwhile.

@@ -4,7 +4,7 @@
 use super::manifest::MAX_TOTAL;
 use super::store::{Store, without_tensors};
 use super::{CheckpointError, CheckpointMeta, Manifest, key};
-use crate::storage::{StorageError, StorageErrorKind};
+use crate::storage::{ObjectInfo, StorageError, StorageErrorKind};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeSet;
 
@@ -89,37 +89,78 @@ struct Pointer {
     highest_step: Option<u64>,
 }
 
+/// What `latest.json` says, and the manifests that it may say nothing of.
+struct Guess {
+    pointer: Option<Pointer>,
+    /// The highest numbers of what it speaks of; none if it does not say, or names a manifest that is not there.
+    highest: Option<Highest>,
+    /// All manifests, if nothing is known of any of them.
+    rest: Vec<ObjectInfo>,
+}
+
 impl Store {
     /// The highest numbers in the store; none if it has no checkpoint.
-    ///
-    /// `latest.json` is a first guess. What was written at about the same time as the manifest that it names, or later, is
-    /// read as well: a save may have ended before it could change the guess. So one or two manifests are read, not all.
     pub(super) fn highest(&self) -> Result<Option<Highest>, CheckpointError> {
-        let mut listed = self.storage.list(key::MANIFESTS)?;
-        listed.retain(|object| key::of_manifest(&object.key).is_some());
+        self.highest_but(None)
+    }
+
+    /// The highest numbers in the store but for one checkpoint.
+    fn highest_but(&self, left_out: Option<&str>) -> Result<Option<Highest>, CheckpointError> {
+        let Guess { pointer, highest, rest } = self.guess(left_out)?;
+        let found = self.read_all(&rest, without_tensors);
+        // One that cannot be read does not stop a save.
+        let last = if highest.is_none() { self.last_saved(&found.readable).unwrap_or(None) } else { None };
+        let last = last.filter(|last| Some(last.key.as_str()) != left_out);
+        let read = found.readable.iter().chain(&last).map(Highest::of);
+        // Numbers go on also where what had them is gone.
+        let numbered =
+            pointer.and_then(|pointer| pointer.sequence).map(|sequence| Highest { sequence, step: 0 });
+        Ok(read.chain(highest).chain(numbered).reduce(Highest::or))
+    }
+
+    /// The checkpoint that `latest.json` names and those that come after it, in order and without their tensors. Nothing if
+    /// the pointer is missing or wrong, or names one that was not the newest: only all manifests tell then.
+    pub(super) fn likely_newest(&self) -> Result<Vec<Manifest>, CheckpointError> {
+        let Guess { pointer: Some(pointer), highest: Some(highest), rest } = self.guess(None)? else {
+            return Ok(Vec::new());
+        };
+        let named = match self.manifest(&pointer.key) {
+            Ok(named) if named.generation == pointer.generation && Highest::of(&named) == highest => named,
+            _ => return Ok(Vec::new()),
+        };
+        let mut found = self.read_all(&rest, without_tensors).readable;
+        found.retain(|other| other.order() > named.order());
+        found.insert(0, without_tensors(named));
+        Ok(found)
+    }
+
+    /// What `latest.json` says of the manifests, but for one.
+    ///
+    /// It speaks of what was there before the manifest that it names. What was written at about the same time or later must be
+    /// read as well: a save may have ended before it could change the pointer. So one or two manifests are read, not all.
+    fn guess(&self, left_out: Option<&str>) -> Result<Guess, CheckpointError> {
+        let mut rest = self.storage.list(key::MANIFESTS)?;
+        rest.retain(|object| key::of_manifest(&object.key).is_some_and(|key| Some(key.as_str()) != left_out));
         let pointer = self.pointer()?;
         let named = pointer.as_ref().map(|pointer| key::manifest(&pointer.key));
         let since =
-            listed.iter().find(|object| Some(&object.key) == named.as_ref()).and_then(|named| named.modified);
-        let guess = pointer.as_ref().and_then(|pointer| {
+            rest.iter().find(|object| Some(&object.key) == named.as_ref()).and_then(|named| named.modified);
+        let highest = pointer.as_ref().and_then(|pointer| {
             Some(Highest {
                 sequence: pointer.sequence?,
                 step: pointer.highest_step.filter(|_| since.is_some())?,
             })
         });
-        if let (Some(_), Some(since)) = (guess, since) {
-            listed.retain(|object| {
-                Some(&object.key) != named.as_ref() && object.modified.is_none_or(|at| at >= since)
+        if let (Some(highest), Some(since)) = (highest, since) {
+            // A clock or a pointer may be wrong: what names a higher step is read whenever it was written.
+            let is_higher = |key: String| step_of(&key).is_some_and(|step| step > highest.step);
+            rest.retain(|object| {
+                Some(&object.key) != named.as_ref()
+                    && (object.modified.is_none_or(|at| at >= since)
+                        || key::of_manifest(&object.key).is_some_and(is_higher))
             });
         }
-        let found = self.read_all(&listed, without_tensors);
-        // One that cannot be read does not stop a save.
-        let last = if guess.is_none() { self.last_saved(&found.readable).unwrap_or(None) } else { None };
-        let read = found.readable.iter().chain(&last).map(Highest::of);
-        // Numbers go on also where what had them is gone.
-        let numbered =
-            pointer.and_then(|pointer| pointer.sequence).map(|sequence| Highest { sequence, step: 0 });
-        Ok(read.chain(guess).chain(numbered).reduce(Highest::or))
+        Ok(Guess { pointer, highest, rest })
     }
 
     /// Says that the highest step is not known any more, as a checkpoint of this step is gone.
@@ -166,12 +207,16 @@ impl Store {
 
     /// Writes down which save was committed last.
     pub(super) fn point_latest(&self, meta: &CheckpointMeta, place: Place) -> Result<(), StorageError> {
+        // Another save may have been committed since the place was taken, and then this one may not be the newest.
+        let others = self.highest_but(Some(&meta.key));
+        let step = place.step_given.then_some(place.step);
+        let is_alone = others.is_ok_and(|others| Place::after(others, step) == place);
         let pointer = Pointer {
             key: meta.key.clone(),
             step: meta.step,
             generation: meta.generation.clone(),
             sequence: Some(place.sequence),
-            highest_step: Some(place.highest_step),
+            highest_step: is_alone.then_some(place.highest_step),
         };
         self.write_pointer(&pointer)
     }
