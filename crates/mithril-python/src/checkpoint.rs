@@ -346,6 +346,8 @@ pub(crate) struct Meta {
     ratio: f64,
     /// Seconds that the save took.
     seconds: f64,
+    /// When it was saved, as RFC 3339 has it; None where an earlier build saved it.
+    saved: Option<String>,
     /// Key of the checkpoint that it is stored against.
     base: Option<String>,
     /// Deltas that are undone to restore the tensor that needs most.
@@ -376,6 +378,7 @@ impl From<CheckpointMeta> for Meta {
             compressed_size: meta.compressed_size,
             ratio: meta.ratio,
             seconds: meta.seconds,
+            saved: meta.saved,
             base: meta.base,
             depth: meta.depth,
             restore_size: meta.restore_len,

@@ -5,6 +5,7 @@ import copy
 import multiprocessing
 import os
 import pickle
+import re
 import subprocess
 import sys
 from collections import OrderedDict
@@ -61,6 +62,7 @@ def test_training_states_come_back(compressor):
         assert torch.equal(other.state_dict()[name], tensor)
     assert list(compressor.list().keys()) == ["step_1", "step_2"]
     assert compressor.latest().key == "step_2"
+    assert re.fullmatch(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ", compressor.latest().saved)
     assert np.array_equal(compressor.load_tensor("step_2", "model.0.weight"), module[0].weight.detach().numpy())
     with pytest.raises(mithril.NotFoundError):
         compressor.load_tensor("step_2", "model.9.weight")

@@ -79,13 +79,14 @@ pub(super) fn log(store: &CheckpointCompressor, arguments: &LogArguments) -> Res
 
 fn table(metas: &[CheckpointMeta]) -> String {
     let mut table = Table::new(
-        2,
-        ["key", "base", "step", "raw bytes", "stored", "ratio", "tensors", "depth", "restore reads"],
+        3,
+        ["key", "base", "saved", "step", "raw bytes", "stored", "ratio", "tensors", "depth", "restore reads"],
     );
     for meta in metas {
         table.push([
             meta.key.clone(),
             meta.base.clone().unwrap_or_else(|| "-".to_owned()),
+            meta.saved.clone().unwrap_or_else(|| "-".to_owned()),
             if meta.has_step { meta.step.to_string() } else { "-".to_owned() },
             meta.original_size.to_string(),
             meta.compressed_size.to_string(),
@@ -118,6 +119,7 @@ pub(super) fn meta_json(meta: &CheckpointMeta) -> Value {
         "compressed_size": meta.compressed_size,
         "ratio": meta.ratio,
         "seconds": meta.seconds,
+        "saved": meta.saved,
         "depth": meta.depth,
         "restore_len": meta.restore_len,
         "n_tensors": meta.n_tensors,
@@ -139,6 +141,9 @@ pub(super) fn show(store: &CheckpointCompressor, arguments: &ShowArguments) -> R
         false => fact("step", format!("none; saved after {}", manifest.step)),
     }
     fact("generation", manifest.generation.clone());
+    if let Some(saved) = &manifest.saved {
+        fact("saved", saved.clone());
+    }
     fact("written by", format!("{}, effort {}", manifest.writer, manifest.effort));
     if let Some(previous) = &manifest.previous {
         fact("stored against", previous.key.clone());

@@ -125,6 +125,11 @@ fn several_files_and_retention() {
     let listed = json(&run(&["store", &store, "list", "--json"]));
     let keys: Vec<_> = listed["checkpoints"].as_array().unwrap().iter().map(|found| &found["key"]).collect();
     assert_eq!(keys, ["step_0", "step_3", "step_4"]);
+    let saved = listed["checkpoints"][1]["saved"].as_str().unwrap();
+    for command in [&["list"][..], &["show", "step_3"]] {
+        let shown = run(&[&["store", &store], command].concat());
+        assert!(String::from_utf8(shown.stdout).unwrap().contains(saved), "{command:?}");
+    }
     let out = directory.path("out");
     check_done(&run(&["store", &store, "load", "step_4", "-o", &out]));
     for name in ["base.safetensors", "tuned.safetensors"] {

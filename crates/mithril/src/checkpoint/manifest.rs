@@ -2,6 +2,7 @@
 
 use super::CheckpointError;
 use super::error::about;
+use super::saved;
 use super::tensors::Metadata;
 use crate::Dtype;
 use crate::container::EntryKind;
@@ -69,6 +70,10 @@ pub struct Manifest {
     pub raw_len: u64,
     /// Seconds that the save took up to its commit.
     pub seconds: f64,
+    /// When it was saved, as RFC 3339 has it: seconds of UTC, by the clock of the writer. For people: nothing depends on it.
+    /// Missing where an earlier build wrote the manifest, or where the clock was wrong by ages.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub saved: Option<String>,
     /// The user's own metadata.
     #[serde(skip_serializing_if = "Metadata::is_empty", default)]
     pub metadata: Metadata,
@@ -294,6 +299,10 @@ impl Manifest {
             .all(|object| object.object.starts_with("data/") && crate::storage::is_key(&object.object))
         {
             return Err("an object lies outside of the data");
+        }
+        // It is shown as it is.
+        if self.saved.as_deref().is_some_and(|time| !saved::is_time(time)) {
+            return Err("the time at which it was saved is none");
         }
         let mut listed = HashSet::with_capacity(n_objects);
         if !self.objects.iter().all(|object| listed.insert(object.object.as_str())) {

@@ -27,6 +27,8 @@ pub struct CheckpointMeta {
     pub seconds: f64,
     /// Seconds of those in which a save proved that it can be read; 0 for one that was not saved just now.
     pub proof_seconds: f64,
+    /// When it was saved, as [`Manifest::saved`] has it.
+    pub saved: Option<String>,
     /// Key of the checkpoint that it is stored against.
     pub base: Option<String>,
     /// Deltas that are undone to restore the tensor that needs most.
@@ -76,6 +78,7 @@ impl CheckpointMeta {
             ratio,
             seconds: manifest.seconds,
             proof_seconds: 0.0,
+            saved: manifest.saved.clone(),
             base: manifest.previous.as_ref().map(|previous| previous.key.clone()),
             depth: manifest.depth(),
             restore_len: manifest.restore_len(),

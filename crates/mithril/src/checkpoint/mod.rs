@@ -45,6 +45,7 @@ mod proof;
 mod rebase;
 mod remove;
 mod save;
+mod saved;
 mod signature;
 mod sources;
 mod store;

@@ -155,6 +155,7 @@ impl CheckpointCompressor {
             tensors,
             raw_len: request.raw_len,
             seconds: started.elapsed().as_secs_f64(),
+            saved: super::saved::now(),
             metadata: request.metadata.clone(),
         };
         let proving = Instant::now();

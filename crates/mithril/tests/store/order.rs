@@ -31,10 +31,16 @@ fn in_order(store: &CheckpointCompressor) -> Vec<String> {
 /// The manifest of a key as builds wrote it that counted from the previous checkpoint, and did not say whether a step was
 /// given.
 fn make_old(memory: &MemoryStorage, key: &str, sequence: u64) {
+    change(memory, key, |manifest| {
+        manifest["sequence"] = sequence.into();
+        manifest.as_object_mut().unwrap().remove("step_given").unwrap();
+    });
+}
+
+fn change(memory: &MemoryStorage, key: &str, change: impl FnOnce(&mut serde_json::Value)) {
     let store = open(memory, Retention::default());
     let mut manifest = serde_json::to_value(store.manifest(key).unwrap()).unwrap();
-    manifest["sequence"] = sequence.into();
-    manifest.as_object_mut().unwrap().remove("step_given").unwrap();
+    change(&mut manifest);
     let json = manifest.to_string();
     let sum = Digest::of(json.as_bytes());
     memory.replace(&format!("manifests/{key}.json"), format!("{json}\nblake3 {sum}\n").as_bytes()).unwrap();
@@ -187,4 +193,29 @@ fn the_word_for_the_newest_is_no_key() {
     assert_eq!(store.load("latest").unwrap().tensors, state().tensors);
     store.delete("latest").unwrap();
     assert!(store.load("latesu").is_ok());
+}
+
+#[test]
+fn the_time_of_a_save_orders_nothing() {
+    let (store, memory) = store(CompressorConfig::default());
+    for key in ["step_1", "step_2", "step_3"] {
+        let meta = store.save(&state(), key, None).unwrap();
+        assert!(
+            meta.saved.as_deref().is_some_and(|saved| saved > "2025-01-01T00:00:00Z"),
+            "{:?}",
+            meta.saved
+        );
+        assert_eq!(store.manifest(key).unwrap().saved, meta.saved);
+    }
+    change(&memory, "step_1", |manifest| manifest["saved"] = "9999-12-31T23:59:59Z".into());
+    change(&memory, "step_2", |manifest| manifest["saved"] = "1970-01-01T00:00:00Z".into());
+    change(&memory, "step_3", |manifest| _ = manifest.as_object_mut().unwrap().remove("saved").unwrap());
+    let checkpoints = store.list().unwrap().checkpoints;
+    let times: Vec<_> = checkpoints.iter().map(|meta| (meta.key.as_str(), meta.saved.as_deref())).collect();
+    let (last, first) = ("9999-12-31T23:59:59Z", "1970-01-01T00:00:00Z");
+    assert_eq!(times, [("step_1", Some(last)), ("step_2", Some(first)), ("step_3", None)]);
+    assert_eq!(latest(&store), "step_3");
+    // It is printed, so it is nothing but a time.
+    change(&memory, "step_3", |manifest| manifest["saved"] = "1970-01-01T00:00:0\u{1b}Z".into());
+    assert!(matches!(store.manifest("step_3").unwrap_err(), CheckpointError::InvalidFormat { .. }));
 }
