@@ -78,6 +78,12 @@ fn run(arguments: &[&str]) -> Output {
     command(arguments).output().unwrap()
 }
 
+/// An output whose reader has gone before the program starts: what is written there fails, however little it is.
+fn closed_pipe() -> Stdio {
+    let (_, writer) = std::io::pipe().unwrap();
+    writer.into()
+}
+
 /// Runs with these bytes on stdin.
 fn run_with_stdin(arguments: &[&str], stdin: &[u8]) -> Output {
     let mut child = command(arguments)

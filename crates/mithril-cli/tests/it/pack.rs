@@ -1,7 +1,8 @@
 //! `mithril compress`, `decompress` and `inspect`.
 
 use crate::{
-    Directory, bf16_bytes, check_done, check_refused, command, f32_bytes, npy, run, run_with_stdin, text,
+    Directory, bf16_bytes, check_done, check_refused, closed_pipe, command, f32_bytes, npy, run,
+    run_with_stdin, text,
 };
 use serde_json::Value;
 
@@ -171,10 +172,7 @@ fn output_that_nobody_reads_to_its_end_ends_as_by_the_signal_and_without_a_word(
         &["--help"],
     ];
     for arguments in cases {
-        // Gone before the start: a pipe takes short outputs whose reader goes a moment later.
-        let (reader, writer) = std::io::pipe().unwrap();
-        drop(reader);
-        let output = command(arguments).stdout(writer).output().unwrap();
+        let output = command(arguments).stdout(closed_pipe()).output().unwrap();
         let stderr = text(&output.stderr);
         assert_eq!(output.status.code(), Some(141), "{arguments:?}: {stderr}");
         assert_eq!(stderr, "", "{arguments:?}");
