@@ -145,6 +145,10 @@ pub(crate) struct SaveArguments {
     /// Keep this one, too. Can be given again
     #[arg(long, value_name = "KEY", requires = "keep_last")]
     pub(crate) keep: Vec<String>,
+    /// Read back and decode all that was written before the checkpoint appears. Without, every tensor is followed through
+    /// all that it is stored against, and none is decoded
+    #[arg(long)]
+    pub(crate) verify: bool,
     /// Print one JSON object
     #[arg(long)]
     pub(crate) json: bool,

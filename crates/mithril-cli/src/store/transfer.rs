@@ -9,7 +9,7 @@ use crate::output::{Output, Target, fill_directory};
 use crate::progress::Meter;
 use mithril::Attributes;
 use mithril::checkpoint::blocking::CheckpointCompressor;
-use mithril::checkpoint::{CheckpointError, CompressorConfig, Retention, SaveOptions};
+use mithril::checkpoint::{CheckpointError, CompressorConfig, Retention, SaveCheck, SaveOptions};
 use mithril::pack::Source;
 use mithril::{Error, ReadAt};
 use std::io::Write;
@@ -27,6 +27,9 @@ pub(super) fn save(url: &str, arguments: &SaveArguments) -> Result<(), Failure> 
             arguments.keep.iter().fold(Retention::last(n), |retention, key| retention.and_key(key));
         retention.keep_every = arguments.keep_every;
         config = config.with_retention(retention);
+    }
+    if arguments.verify {
+        config = config.with_verify(SaveCheck::Full);
     }
     let store = open_with(url, config)?;
     let previous = arguments.previous.as_deref().map(|key| resolve(&store, key)).transpose()?;
@@ -52,7 +55,10 @@ pub(super) fn save(url: &str, arguments: &SaveArguments) -> Result<(), Failure> 
     meter.wipe();
     let meta = saved.map_err(|error| failed(&error))?;
     if arguments.json {
-        return print_json(&meta_json(&meta));
+        let mut report = meta_json(&meta);
+        let is_full = store.config().verify == SaveCheck::Full;
+        report["verified"] = if is_full { "full" } else { "chain" }.into();
+        return print_json(&report);
     }
     print(&format!(
         "{}: {} to {} bytes, {:.2}x, {:.2} s{}\n",

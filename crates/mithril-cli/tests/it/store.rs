@@ -176,6 +176,17 @@ fn damage_is_named_and_the_exit_code_says_so() {
 }
 
 #[test]
+fn a_save_says_how_far_it_was_verified() {
+    let directory = Directory::new("store-verify");
+    let (base, tuned) = base_and_tuned(&directory);
+    let store = directory.path("store");
+    let save = |arguments: &[&str]| run(&[&["store", &store, "save", "--json"], arguments].concat());
+    assert_eq!(json(&save(&["step_1", &base]))["verified"], "chain");
+    assert_eq!(json(&save(&["step_2", &tuned, "--previous", "step_1", "--verify"]))["verified"], "full");
+    check_done(&run(&["store", &store, "verify", "--deep"]));
+}
+
+#[test]
 fn what_cannot_be_read_is_told_and_can_be_deleted() {
     let directory = Directory::new("store-unreadable");
     let (base, tuned) = base_and_tuned(&directory);
