@@ -1,6 +1,6 @@
 //! `mithril store`: a run from its first checkpoint to its report.
 
-use crate::{Directory, base_and_tuned, check_done, check_refused, json, run, text};
+use crate::{Directory, base_and_tuned, check_done, check_refused, f32_bytes, json, run, safetensors, text};
 
 #[test]
 fn a_run_is_saved_listed_restored_and_cleaned_up() {
@@ -135,6 +135,37 @@ fn several_files_and_retention() {
     for name in ["base.safetensors", "tuned.safetensors"] {
         assert_eq!(directory.read(&format!("out/{name}")), directory.read(name));
     }
+}
+
+#[test]
+fn a_failure_restores_none_of_several_files() {
+    let directory = Directory::new("store-all-or-none");
+    let (base, _) = base_and_tuned(&directory);
+    let other = directory.write("other.safetensors", &safetensors(&[("w", "F32", &[3], &f32_bytes(3, 9))]));
+    let store = directory.path("store");
+    check_done(&run(&["store", &store, "save", "step_1", &other, &base]));
+    let load = |out: &str| run(&["store", &store, "load", "step_1", "-o", out]);
+    let (taken, new) = (directory.path("taken"), directory.path("new"));
+    std::fs::create_dir(&taken).unwrap();
+    directory.write("taken/base.safetensors", b"mine");
+    check_refused(&load(&taken), 2, "base.safetensors` exists already");
+    let names = |path: &str| -> Vec<_> {
+        std::fs::read_dir(path).unwrap().map(|entry| entry.unwrap().file_name()).collect()
+    };
+    assert_eq!(names(&taken), ["base.safetensors"]);
+    assert_eq!(directory.read("taken/base.safetensors"), b"mine");
+    // The second file is the larger one, and is damaged.
+    let data = std::fs::read_dir(directory.path("store/data")).unwrap().map(|entry| entry.unwrap().path());
+    let largest = data.max_by_key(|path| path.metadata().unwrap().len()).unwrap();
+    let mut bytes = std::fs::read(&largest).unwrap();
+    let middle = bytes.len() / 2;
+    bytes[middle] ^= 4;
+    std::fs::write(&largest, &bytes).unwrap();
+    check_refused(&load(&new), 1, "layer.0.matrix");
+    assert!(!std::fs::exists(&new).unwrap(), "nor is the directory there");
+    std::fs::create_dir(&new).unwrap();
+    check_refused(&load(&new), 1, "layer.0.matrix");
+    assert!(names(&new).is_empty(), "{:?}", names(&new));
 }
 
 #[test]
