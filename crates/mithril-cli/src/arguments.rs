@@ -228,7 +228,7 @@ fn parse_dtype(name: &str) -> Result<Dtype, String> {
 }
 
 /// A number of bytes, with a unit of powers of 1000 or of 1024.
-fn parse_size(text: &str) -> Result<u64, String> {
+pub(crate) fn parse_size(text: &str) -> Result<u64, String> {
     let expected = || "expected a number of bytes, as in `1000000`, `500MB` or `2GiB`".to_owned();
     let (number, unit) = text.split_at(text.find(|c: char| !c.is_ascii_digit()).unwrap_or(text.len()));
     let unit = match unit.trim_start().to_ascii_lowercase().as_str() {

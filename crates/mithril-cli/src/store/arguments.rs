@@ -1,6 +1,6 @@
 //! Arguments of `mithril store`.
 
-use crate::arguments::parse_effort;
+use crate::arguments::{parse_effort, parse_size};
 use clap::{Args, Subcommand, ValueEnum};
 use mithril::Effort;
 use std::path::PathBuf;
@@ -162,6 +162,9 @@ pub(crate) struct LoadArguments {
     /// File to write; a directory for a checkpoint of several files
     #[arg(short, long, value_name = "OUT")]
     pub(crate) output: PathBuf,
+    /// Refuse files that are larger together: bytes, or with a unit (`500MB`, `2GiB`)
+    #[arg(long, value_name = "SIZE", value_parser = parse_size)]
+    pub(crate) max_output: Option<u64>,
     /// Replace what is there
     #[arg(long)]
     pub(crate) force: bool,
@@ -180,6 +183,9 @@ pub(crate) struct ExtractArguments {
     /// File to write, `.npy` or with `--raw` plain bytes; `-` is stdout
     #[arg(short, long, value_name = "OUT")]
     pub(crate) output: PathBuf,
+    /// Refuse a larger tensor: bytes, or with a unit (`500MB`, `2GiB`)
+    #[arg(long, value_name = "SIZE", value_parser = parse_size)]
+    pub(crate) max_output: Option<u64>,
     /// Write the bytes without a header
     #[arg(long)]
     pub(crate) raw: bool,
@@ -248,6 +254,9 @@ pub(crate) struct ExportArguments {
     /// File to write; by default the key with the suffix of the format
     #[arg(short, long, value_name = "OUT")]
     pub(crate) output: Option<PathBuf>,
+    /// Refuse tensors that are larger together: bytes, or with a unit (`500MB`, `2GiB`)
+    #[arg(long, value_name = "SIZE", value_parser = parse_size)]
+    pub(crate) max_output: Option<u64>,
     /// Replace what is there
     #[arg(long)]
     pub(crate) force: bool,

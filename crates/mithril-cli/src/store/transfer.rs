@@ -79,7 +79,11 @@ pub(super) fn load(url: &str, arguments: &LoadArguments) -> Result<(), Failure> 
     let out = &arguments.output;
     let names: Vec<Option<String>> = manifest.own().iter().map(|object| object.file.clone()).collect();
     let to_directory = names.len() > 1 || out.is_dir() || out.as_os_str().to_string_lossy().ends_with('/');
-    let meter = Meter::new(Some(manifest.raw_len));
+    let lens = store.file_lens(&key).map_err(|error| failed(&error))?;
+    let raw_len = lens.into_iter().fold(0, u64::saturating_add);
+    let place = if to_directory { Target::File(out.join(".")) } else { Target::named(out) };
+    place.check_room(raw_len, arguments.max_output)?;
+    let meter = Meter::new(Some(raw_len));
     let write = |part: usize, target: &Target| {
         let output = Output::create(target, arguments.force, Attributes::default())?;
         let name = output.name().to_owned();
@@ -123,15 +127,15 @@ fn written_to(output: &str, error: &CheckpointError) -> Failure {
 /// Writes one tensor.
 pub(super) fn extract(store: &CheckpointCompressor, arguments: &ExtractArguments) -> Result<(), Failure> {
     let key = resolve(store, &arguments.key)?;
-    let tensor = store.load_tensor(&key, &arguments.tensor).map_err(|error| match &error {
-        // The key may be the wrong one as well.
-        CheckpointError::NotFound { .. } if store.manifest(&key).is_ok() => {
-            Failure::input(error.to_string()).with_hint(format!("`store show {key}` lists its tensors"))
-        }
-        error => failed(error),
+    let manifest = store.manifest(&key).map_err(|error| failed(&error))?;
+    let listed = manifest.tensors.iter().find(|tensor| tensor.name == arguments.tensor).ok_or_else(|| {
+        Failure::input(format!("checkpoint `{key}` has no tensor `{}`", arguments.tensor.escape_debug()))
+            .with_hint(format!("`store show {key}` lists its tensors"))
     })?;
-    let mut output =
-        Output::create(&Target::named(&arguments.output), arguments.force, Attributes::default())?;
+    let target = Target::named(&arguments.output);
+    target.check_room(listed.raw_len, arguments.max_output)?;
+    let tensor = store.load_tensor(&key, &arguments.tensor).map_err(|error| failed(&error))?;
+    let mut output = Output::create(&target, arguments.force, Attributes::default())?;
     let name = output.name().to_owned();
     let write = |output: &mut Output, bytes: &[u8]| {
         output.write_all(bytes).map_err(|error| Failure::write(&name, &error))
@@ -159,9 +163,12 @@ pub(super) fn export(store: &CheckpointCompressor, arguments: &ExportArguments) 
         Some(path) => path.clone(),
         None => format!("{}.safetensors", key.replace('/', "_")).into(),
     };
-    let output = Output::create(&Target::named(&path), arguments.force, Attributes::default())?;
+    let manifest = store.manifest(&key).map_err(|error| failed(&error))?;
+    let raw_len = manifest.tensors.iter().fold(0, |sum: u64, tensor| sum.saturating_add(tensor.raw_len));
+    let target = Target::named(&path);
+    target.check_room(raw_len, arguments.max_output)?;
+    let output = Output::create(&target, arguments.force, Attributes::default())?;
     let name = output.name().to_owned();
-    let raw_len = store.manifest(&key).map_err(|error| failed(&error))?.raw_len;
     let meter = Meter::new(Some(raw_len));
     let exported = store.export_safetensors(&key, output, &|len| meter.add(len));
     meter.wipe();

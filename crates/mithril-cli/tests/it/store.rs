@@ -1,6 +1,8 @@
 //! `mithril store`: a run from its first checkpoint to its report.
 
-use crate::{Directory, base_and_tuned, check_done, check_refused, f32_bytes, json, run, safetensors, text};
+use crate::{
+    Directory, base_and_tuned, check_done, check_refused, f32_bytes, json, npy, run, safetensors, text,
+};
 
 #[test]
 fn a_run_is_saved_listed_restored_and_cleaned_up() {
@@ -166,6 +168,48 @@ fn a_failure_restores_none_of_several_files() {
     std::fs::create_dir(&new).unwrap();
     check_refused(&load(&new), 1, "layer.0.matrix");
     assert!(names(&new).is_empty(), "{:?}", names(&new));
+}
+
+#[test]
+fn what_is_restored_is_compared_with_the_limit_and_with_the_room_before_anything_is_written() {
+    let directory = Directory::new("store-bomb");
+    // Constant numbers: small in the store, and large when restored.
+    let files = ["a.npy", "b.npy"].map(|name| directory.write(name, &npy(&vec![0; 3_000_000])));
+    let store = directory.path("store");
+    check_done(&run(&["store", &store, "save", "both", &files[0], &files[1]]));
+    check_done(&run(&["store", &store, "save", "one", &files[0]]));
+    let shown = json(&run(&["store", &store, "show", "one", "--json"]));
+    let tensor = shown["tensors"][0]["name"].as_str().unwrap();
+    let out = directory.path("out");
+    let before = directory.names();
+    for (arguments, len) in [
+        (&["load", "both"][..], 6_000_256),
+        (&["load", "one"], 3_000_128),
+        (&["extract", "one", tensor], 3_000_000),
+        (&["export", "one", "--to", "safetensors"], 3_000_000),
+    ] {
+        let on_store = |limit: u64| {
+            let limit = limit.to_string();
+            run(&[&["store", &store], arguments, &["-o", &out, "--max-output", &limit]].concat())
+        };
+        let refused = on_store(len - 1);
+        check_refused(&refused, 1, &format!("above the limit of {}", len - 1));
+        assert!(text(&refused.stderr).contains("hint: `--max-output` allows more"));
+        assert_eq!(directory.names(), before, "{arguments:?}");
+        check_done(&on_store(len));
+        let _ = std::fs::remove_file(&out).or_else(|_| std::fs::remove_dir_all(&out));
+    }
+    // More than any disk has, by what the manifest says.
+    let mut claimed = shown.clone();
+    claimed["tensors"][0]["raw_len"] = (1u64 << 50).into();
+    let claimed = claimed.to_string();
+    let sum = mithril::Digest::of(claimed.as_bytes());
+    directory.write("store/manifests/one.json", format!("{claimed}\nblake3 {sum}\n").as_bytes());
+    for arguments in [&["extract", "one", tensor][..], &["export", "one", "--to", "safetensors"]] {
+        let refused = run(&[&["store", &store], arguments, &["-o", &out]].concat());
+        check_refused(&refused, 2, "1125899906842624 bytes are to be written, and ");
+        assert_eq!(directory.names(), before, "{arguments:?}");
+    }
 }
 
 #[test]

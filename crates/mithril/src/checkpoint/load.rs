@@ -6,7 +6,7 @@ use super::error::about;
 use super::save::KEPT_LEN;
 use super::{Checkpoint, CheckpointError, Manifest, TensorData};
 use crate::container::{Content, Entry, Follower, SharedReader, Wanted, read_many};
-use crate::pack::{Progress, unpack};
+use crate::pack::{self, Progress, unpack};
 use crate::pipeline::ahead::Ahead;
 use crate::{Dtype, Error};
 use bytes::BytesMut;
@@ -119,6 +119,18 @@ impl CheckpointCompressor {
             let read = read_many(&ahead, wanted, raw_len, self.config.threads, |_, _| ());
             self.store.buffers.keep(KEPT_LEN);
             read.map_err(about(key))
+        })
+    }
+
+    /// Bytes of each file that [`CheckpointCompressor::export`] writes, before it is written: what the containers say, which
+    /// cannot be restored to more.
+    ///
+    /// # Errors
+    /// As [`CheckpointCompressor::load`].
+    pub fn file_lens(&self, key: &str) -> Result<Vec<u64>, CheckpointError> {
+        self.with_chain(key, |_, chain| {
+            let lens = chain.own.iter().map(|reader| Ok(pack::check(reader, &chain.bases)?.len));
+            lens.collect::<Result<_, Error>>().map_err(about(key))
         })
     }
 
