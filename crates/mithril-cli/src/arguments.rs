@@ -14,6 +14,7 @@ use crate::diagnose::DiagnoseArguments;
 use crate::quantize::QuantizeArguments;
 use crate::store::StoreArguments;
 use clap::{Args, Parser, Subcommand};
+use mithril::storage::without_secrets_of_urls;
 use mithril::{Dtype, Effort};
 use std::io::Write;
 use std::path::PathBuf;
@@ -209,7 +210,7 @@ pub(crate) fn report(error: &clap::Error) -> u8 {
         let printed = crate::failure::print(&error.render().to_string());
         return printed.map_or_else(|failure| failure.report(), |()| 0);
     }
-    let text = error.render().to_string();
+    let text = without_secrets_of_urls(&error.render().to_string());
     let text =
         text.replace("For more information, try '--help'.", "hint: `--help` shows all options and examples");
     let _ = write!(std::io::stderr().lock(), "{text}");

@@ -1,5 +1,6 @@
 //! Why a command stopped: what the user reads, and the exit code.
 
+use mithril::storage::without_secrets_of_urls as shown;
 use mithril::{Error, ErrorKind, FormatError};
 use std::fmt::Display;
 use std::io::{self, ErrorKind as IoKind, Write};
@@ -22,7 +23,7 @@ pub(crate) enum Failure {
     Told {
         /// Who is at fault.
         fault: Fault,
-        /// One line, lower case, no full stop.
+        /// One line, lower case, no full stop, without secrets of URLs: one may be typed where a file is wanted.
         message: String,
         /// The cure, when it is known.
         hint: Option<String>,
@@ -41,18 +42,18 @@ pub(crate) enum Fault {
 impl Failure {
     /// The input is at fault.
     pub(crate) fn input(message: impl Into<String>) -> Self {
-        Self::Told { fault: Fault::Input, message: message.into(), hint: None }
+        Self::Told { fault: Fault::Input, message: shown(&message.into()), hint: None }
     }
 
     /// The command line or the environment is at fault.
     pub(crate) fn command(message: impl Into<String>) -> Self {
-        Self::Told { fault: Fault::Command, message: message.into(), hint: None }
+        Self::Told { fault: Fault::Command, message: shown(&message.into()), hint: None }
     }
 
     /// Adds the cure.
     pub(crate) fn with_hint(mut self, cure: impl Into<String>) -> Self {
         if let Self::Told { hint, .. } = &mut self {
-            *hint = Some(cure.into());
+            *hint = Some(shown(&cure.into()));
         }
         self
     }
@@ -205,5 +206,5 @@ pub(crate) fn print_json(value: &impl serde::Serialize) -> Result<(), Failure> {
 
 /// Tells the user something that is not an error. Nobody may be reading stderr: that stops nothing.
 pub(crate) fn tell(line: &str) {
-    let _ = writeln!(io::stderr().lock(), "{line}");
+    let _ = writeln!(io::stderr().lock(), "{}", shown(line));
 }

@@ -7,6 +7,7 @@ use crate::progress::Meter;
 use crate::source::Source;
 use mithril::container::{Bases, Depth};
 use mithril::convert::ecq::{self, EcqFile};
+use mithril::storage::without_secrets_of_urls;
 use mithril::{DecodeOptions, Decoder};
 use serde_json::{Value, json};
 use std::io::{self, Read};
@@ -27,7 +28,7 @@ pub(crate) fn run(arguments: &VerifyArguments) -> Result<(), Failure> {
     let mut reports = Vec::new();
     let mut worst: Option<Fault> = None;
     for path in &arguments.files {
-        let name = path.display().to_string();
+        let name = without_secrets_of_urls(&path.display().to_string());
         let finding = match check(path, arguments) {
             Ok(finding) => finding,
             // A file that cannot be opened at all is one more problem, and the others are checked still.

@@ -98,6 +98,46 @@ fn no_secret_of_a_url_or_of_the_environment_is_shown() {
 }
 
 #[test]
+fn no_secret_of_a_url_that_is_typed_where_a_file_is_wanted_is_repeated() {
+    let directory = Directory::new("server-typed");
+    let (base, _) = base_and_tuned(&directory);
+    let (store, out) = (directory.path("store"), directory.path("out"));
+    for url in ["http://alice:hunter2-pw@host/x.mckp", "s3://t0ken-alone@host/x?sig=signature9"] {
+        for arguments in [
+            &["verify", url][..],
+            &["verify", url, url],
+            &["verify", url, "--json"],
+            &["compress", url],
+            &["compress", url, url],
+            &["compress", &base, "-o", url],
+            &["compress", &base, "--base", url, "-o", &out],
+            &["compress", &base, "--threads", url],
+            &["decompress", url],
+            &["inspect", url],
+            &["extract", url, "w"],
+            &["compare", url, &base],
+            &["diff", &base, url],
+            &["estimate", url, url],
+            &["repair", url, "-o", &out],
+            &["convert", url, "--to", "ecq", "-o", &out],
+            &["bench", url],
+            &["dictionary", "inspect", url],
+            &["store", &store, "save", "step_1", url],
+            &["store", "list", url],
+            &["store", &store, url],
+            &["gone", url],
+        ] {
+            let output = run(arguments);
+            let said = format!("{}{}", text(&output.stderr), text(&output.stdout));
+            assert!(matches!(output.status.code(), Some(1 | 2)), "{arguments:?}: {said}");
+            for secret in ["alice", "hunter2", "t0ken", "signature9"] {
+                assert!(!said.contains(secret), "`{secret}` by {arguments:?}: {said}");
+            }
+        }
+    }
+}
+
+#[test]
 fn another_host_is_not_told_which_url_led_to_it() {
     let directory = Directory::new("server-redirect");
     let other = serve(|_| ("404 Not Found", String::new(), String::new()));

@@ -29,6 +29,7 @@ mod url;
 pub use error::{StorageError, StorageErrorKind};
 pub use local::LocalStorage;
 pub use memory::MemoryStorage;
+pub use redact::without_secrets_of_urls;
 pub use url::{StorageOptions, open, open_with};
 
 use mithril_format::ReadAt;
