@@ -4,8 +4,8 @@ use super::arguments::{CompressArguments, DecompressArguments};
 use super::train::write;
 use super::{Loaded, ratio, records, refused};
 use crate::failure::{Failure, tell};
-use mithril::dictionary::{PackedRecords, Samples, frame_len, pack};
 use std::collections::HashSet;
+use mithril::dictionary::{PackedRecords, Samples, are_frames, frame_len, pack};
 use std::path::{Path, PathBuf};
 
 /// How a frame of zstd starts.
@@ -50,7 +50,6 @@ pub(crate) fn decompress(arguments: &DecompressArguments) -> Result<(), Failure>
     let name = arguments.file.display();
     let failed = |error| refused(&name, &error);
     let file = std::fs::read(&arguments.file).map_err(|error| Failure::read(&name, &error))?;
-    let single = [file.len()];
     let packed = PackedRecords::parse(&file);
     if let Ok(packed) = &packed {
         packed.check_dictionary(dictionary).map_err(failed)?;
@@ -66,12 +65,10 @@ pub(crate) fn decompress(arguments: &DecompressArguments) -> Result<(), Failure>
             let frames: Vec<&[u8]> = packed.frames().map_err(failed)?.iter().collect();
             dictionary.decompress_slices(&frames, arguments.threads).map_err(failed)?.0
         }
-        // A frame of its own needs no index; with more behind it, it is the first of a packed file without its end.
-        (Err(_), None | Some(0))
-            if file.starts_with(&ZSTD_MAGIC) && frame_len(&file).is_none_or(|len| len == file.len()) =>
-        {
-            let frame = Samples::new(&file, &single).expect("one end at the end");
-            dictionary.decompress(frame.get(0)).map_err(failed)?
+        // Frames without an index are one record, however many they are, as they are to zstd. One that is cut off is a
+        // frame still, and several are a packed file without its end.
+        (Err(_), None | Some(0)) if !PackedRecords::is_packed(&file) && is_record(&file) => {
+            dictionary.decompress(&file).map_err(failed)?
         }
         (Err(error), _) => return Err(failed(error.clone())),
     };
@@ -80,6 +77,11 @@ pub(crate) fn decompress(arguments: &DecompressArguments) -> Result<(), Failure>
         tell(&format!("{name} -> {}: {} bytes", arguments.output.display(), bytes.len()));
     }
     Ok(())
+}
+
+/// Whether a file without an index holds frames, or the start of one.
+fn is_record(file: &[u8]) -> bool {
+    are_frames(file) || file.starts_with(&ZSTD_MAGIC) && frame_len(file).is_none()
 }
 
 fn summary(what: &str, raw_len: u64, coded_len: u64) -> String {

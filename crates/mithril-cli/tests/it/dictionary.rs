@@ -1,6 +1,7 @@
 //! `mithril dictionary`: whole commands.
 
 use crate::{Directory, check_done, check_refused, run, run_with_stdin, text};
+use std::io::Write;
 
 /// Lines of JSON: the same for the same seed.
 fn lines(n: u32, seed: u32) -> Vec<u8> {
@@ -66,6 +67,39 @@ fn a_frame_of_one_file_comes_back_alone_and_its_damage_is_told() {
     let bytes = std::fs::read(&frame).unwrap();
     let cut = directory.write("cut.zst", &bytes[..bytes.len() - 1]);
     check_refused(&run(&["dictionary", "decompress", &dictionary, &cut, "-o", "-"]), 1, "zstd frame");
+}
+
+#[test]
+fn frames_of_any_zstd_come_back_as_one_record() {
+    let directory = Directory::new("dictionary-frames");
+    let dictionary = trained(&directory);
+    let bytes = directory.read("my.dict");
+    let frame = |seed: u32, states_size: bool| {
+        let mut encoder = zstd::stream::Encoder::with_dictionary(Vec::new(), 3, &bytes).unwrap();
+        encoder.include_contentsize(states_size).unwrap();
+        let record = lines(3, seed);
+        encoder.set_pledged_src_size(states_size.then_some(record.len() as u64)).unwrap();
+        encoder.write_all(&record).unwrap();
+        encoder.finish().unwrap()
+    };
+    let skipped = b"\x5f\x2a\x4d\x18\x02\0\0\0no".to_vec();
+    for (what, frames, seeds) in [
+        ("no size", vec![frame(1, false)], &[1][..]),
+        ("two", vec![frame(1, true), frame(2, true)], &[1, 2]),
+        ("two, no size", vec![frame(1, true), frame(2, false)], &[1, 2]),
+        ("skippable first", vec![skipped.clone(), frame(1, true)], &[1]),
+        ("skippable between", vec![frame(1, true), skipped, frame(2, true)], &[1, 2]),
+    ] {
+        let file = directory.write("frames.zst", &frames.concat());
+        let done = run(&["dictionary", "decompress", &dictionary, &file, "-o", "-"]);
+        check_done(&done);
+        assert_eq!(done.stdout, seeds.iter().flat_map(|&seed| lines(3, seed)).collect::<Vec<_>>(), "{what}");
+    }
+    // What ends like a packed file is one, and damaged.
+    let file =
+        directory.write("frames.zst", &[frame(1, true), b"\x5f\x2a\x4d\x18\x04\0\0\0MREC".to_vec()].concat());
+    let refused = run(&["dictionary", "decompress", &dictionary, &file, "-o", "-"]);
+    check_refused(&refused, 1, "packed records are damaged");
 }
 
 #[test]

@@ -31,7 +31,7 @@ pub use header::{Header, MAGIC, MIN_ID};
 pub use pool::{NO_SAMPLE, Piece, Pool};
 pub use prune::{most_used_last, shrink};
 pub use records::{
-    Prepared, RecordCompressor, RecordDecompressor, dictionary_id_of_frame, frame_len, record_len,
+    Prepared, RecordCompressor, RecordDecompressor, are_frames, dictionary_id_of_frame, frame_len, record_len,
 };
 pub use samples::Samples;
 pub use usage::{MatchModel, PARTS_PER_BIT, PoolIndex, Usage, measure_with_zstd};

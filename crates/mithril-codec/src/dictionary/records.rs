@@ -2,8 +2,10 @@
 
 use super::header::Header;
 use crate::CodecError;
+use std::io::Read;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use zstd::dict::{DecoderDictionary, EncoderDictionary};
+use zstd::stream::read::Decoder;
 use zstd::zstd_safe::{
     CCtx, DCtx, compress_bound, find_frame_compressed_size, get_dict_id_from_frame, get_frame_content_size,
 };
@@ -128,21 +130,36 @@ impl std::fmt::Debug for RecordDecompressor<'_> {
 /// No zstd frame grows by more when it is decoded: a block of 128 KiB takes at least four bytes.
 const MAX_RATIO: u64 = 1 << 15;
 
+const DAMAGED: &str = "zstd frame, or it needs another dictionary";
+const TOO_LONG: &str = "zstd frame that holds more than is allowed";
+
 impl RecordDecompressor<'_> {
-    /// Adds the record of a frame to `out`, if it has at most `max_len` bytes; returns its length. The frame must state
-    /// the size of its content.
+    /// Adds the record of a frame to `out`, if it has at most `max_len` bytes; returns its length. Of several frames, among
+    /// which skippable ones may be, it is all that they hold.
     ///
     /// # Errors
-    /// When the frame is damaged, needs another dictionary, or holds more.
-    pub fn append(&mut self, frame: &[u8], max_len: usize, out: &mut Vec<u8>) -> Result<usize, CodecError> {
-        let len = record_len(frame, max_len)?;
+    /// When a frame is damaged, needs another dictionary, or they hold more.
+    pub fn append(&mut self, frames: &[u8], max_len: usize, out: &mut Vec<u8>) -> Result<usize, CodecError> {
         let start = out.len();
-        out.resize(start + len, 0);
-        let filled = self.fill(frame, &mut out[start..]);
-        if filled.is_err() {
+        let appended = match record_len(frames, max_len)? {
+            Some(len) => {
+                out.resize(start + len, 0);
+                self.fill(frames, &mut out[start..])
+            }
+            None => self.stream(frames, max_len, out),
+        };
+        if appended.is_err() {
             out.truncate(start);
         }
-        filled.map(|()| len)
+        appended.map(|()| out.len() - start)
+    }
+
+    /// Adds what frames hold, and takes memory only for what was decoded: one of them does not state its size.
+    fn stream(&self, frames: &[u8], max_len: usize, out: &mut Vec<u8>) -> Result<(), CodecError> {
+        let damaged = |_| CodecError::corrupt(DAMAGED);
+        let decoder = Decoder::with_prepared_dictionary(frames, &self.prepared.decoder).map_err(damaged)?;
+        let len = decoder.take(max_len as u64 + 1).read_to_end(out).map_err(damaged)?;
+        if len > max_len { Err(CodecError::corrupt(TOO_LONG)) } else { Ok(()) }
     }
 
     /// Decodes the record of a frame into exactly `out`.
@@ -153,34 +170,59 @@ impl RecordDecompressor<'_> {
         let context = self.context.as_mut().expect("there until drop");
         match context.decompress_using_ddict(out, frame, self.prepared.decoder.as_ddict()) {
             Ok(decoded_len) if decoded_len == out.len() => Ok(()),
-            _ => Err(CodecError::corrupt("zstd frame, or it needs another dictionary")),
+            _ => Err(CodecError::corrupt(DAMAGED)),
         }
     }
 }
 
-/// Bytes of the record that a frame states to hold: no more than it can hold, and at most `max_len`.
+/// Bytes of the record that one or more frames state to hold together: none of them more than it can hold, and all at most
+/// `max_len`; nothing when one does not state its size.
 ///
 /// # Errors
-/// When it states none or more, or is no frame.
-pub fn record_len(frame: &[u8], max_len: usize) -> Result<usize, CodecError> {
-    let stated = match get_frame_content_size(frame) {
-        Ok(Some(len)) => len,
-        Ok(None) => return Err(CodecError::corrupt("zstd frame that does not state its size")),
-        Err(_) => return Err(CodecError::corrupt("zstd frame header")),
-    };
-    if stated > frame.len() as u64 * MAX_RATIO {
-        return Err(CodecError::corrupt("zstd frame that states more than it can hold"));
+/// When they state more, or are no frames.
+pub fn record_len(frames: &[u8], max_len: usize) -> Result<Option<usize>, CodecError> {
+    let (mut rest, mut total) = (frames, Some(0u64));
+    // No bytes are no frame.
+    while !rest.is_empty() || frames.is_empty() {
+        let len = frame_len(rest).ok_or(CodecError::corrupt("zstd frame that is cut off or damaged"))?;
+        let (frame, later) = rest.split_at(len);
+        // A skippable frame holds nothing, and says so.
+        let stated = get_frame_content_size(frame);
+        let stated = stated.map_err(|_| CodecError::corrupt("zstd frame header"))?;
+        if stated.is_some_and(|stated| stated > len as u64 * MAX_RATIO) {
+            return Err(CodecError::corrupt("zstd frame that states more than it can hold"));
+        }
+        total = total.zip(stated).map(|(total, stated)| total.saturating_add(stated));
+        rest = later;
     }
-    let len = usize::try_from(stated).ok().filter(|&len| len <= max_len);
-    len.ok_or(CodecError::corrupt("zstd frame that holds more than is allowed"))
+    let fitting = |total| usize::try_from(total).ok().filter(|&len| len <= max_len);
+    total.map(|total| fitting(total).ok_or(CodecError::corrupt(TOO_LONG))).transpose()
 }
 
-/// Bytes of the frame that some bytes start with; nothing when they do not start with a whole one.
+/// Bytes of the frame that some bytes start with, also of a skippable one; nothing when they do not start with a whole one.
 pub fn frame_len(bytes: &[u8]) -> Option<usize> {
     find_frame_compressed_size(bytes).ok()
 }
 
-/// The id of the dictionary that a frame needs; nothing when it names none.
-pub fn dictionary_id_of_frame(frame: &[u8]) -> Option<u32> {
-    get_dict_id_from_frame(frame).map(std::num::NonZero::get)
+/// Whether some bytes are frames side by side, all of them whole.
+pub fn are_frames(bytes: &[u8]) -> bool {
+    let mut rest = bytes;
+    while let Some(len) = frame_len(rest) {
+        rest = &rest[len..];
+    }
+    rest.is_empty() && !bytes.is_empty()
+}
+
+/// The id of the dictionary that a frame needs, of several the first that is not skippable; nothing when it names none.
+pub fn dictionary_id_of_frame(frames: &[u8]) -> Option<u32> {
+    let mut rest = frames;
+    while is_skippable(rest) {
+        rest = &rest[frame_len(rest)?..];
+    }
+    get_dict_id_from_frame(rest).map(std::num::NonZero::get)
+}
+
+/// Whether some bytes start with a frame that zstd skips: sixteen magic numbers mean that.
+fn is_skippable(frames: &[u8]) -> bool {
+    frames.first_chunk().is_some_and(|&magic| u32::from_le_bytes(magic) & !0xF == 0x184D_2A50)
 }

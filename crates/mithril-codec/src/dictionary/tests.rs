@@ -268,6 +268,68 @@ fn frames_that_hold_more_than_allowed_are_refused_and_leave_nothing() {
     assert_eq!(decompressor.append(&frame, 5000, &mut out), Ok(5000));
 }
 
+/// A frame of a record that states its size, or does not.
+fn frame_of(dictionary: &[u8], record: &[u8], states_size: bool) -> Vec<u8> {
+    let mut encoder = zstd::stream::Encoder::with_dictionary(Vec::new(), 3, dictionary).unwrap();
+    encoder.include_contentsize(states_size).unwrap();
+    encoder.set_pledged_src_size(states_size.then_some(record.len() as u64)).unwrap();
+    std::io::Write::write_all(&mut encoder, record).unwrap();
+    encoder.finish().unwrap()
+}
+
+/// What some frames are, the frames, the record that they hold, and whether they state its size.
+type Case<'a> = (&'a str, &'a [&'a [u8]], Vec<u8>, bool);
+
+#[test]
+fn every_sequence_of_frames_that_zstd_reads_is_read() {
+    let (bytes, ends) = records(300, 8);
+    let samples = Samples::new(&bytes, &ends).unwrap();
+    let dictionary = finish(trained(&samples, 100, 8, 600).bytes(), &samples, 3, None, 1000).unwrap();
+    let prepared = Prepared::new(&dictionary, 3).unwrap();
+    let mut decompressor = prepared.decompressor().unwrap();
+    let (first, second) = (samples.get(0), [samples.get(1), &[7; 300_000]].concat());
+    let skipped = [&0x184D_2A53u32.to_le_bytes()[..], &5u32.to_le_bytes(), b"notes"].concat();
+    let sized = [frame_of(&dictionary, first, true), frame_of(&dictionary, &second, true)];
+    let unsized_ = [frame_of(&dictionary, first, false), frame_of(&dictionary, &second, false)];
+    let empty = frame_of(&dictionary, b"", true);
+    let cases: [Case<'_>; 11] = [
+        ("one", &[&sized[0]], first.to_vec(), true),
+        ("one without a size", &[&unsized_[1]], second.clone(), false),
+        ("two", &[&sized[0], &sized[1]], [first, &second].concat(), true),
+        ("two, the second without a size", &[&sized[0], &unsized_[1]], [first, &second].concat(), false),
+        ("two, the first without a size", &[&unsized_[0], &sized[1]], [first, &second].concat(), false),
+        ("skippable first", &[&skipped, &sized[0]], first.to_vec(), true),
+        ("skippable first, no size", &[&skipped, &skipped, &unsized_[0]], first.to_vec(), false),
+        ("skippable between", &[&sized[0], &skipped, &sized[1]], [first, &second].concat(), true),
+        ("skippable last, no size", &[&unsized_[0], &skipped], first.to_vec(), false),
+        ("an empty one between", &[&sized[0], &empty, &sized[0]], first.repeat(2), true),
+        ("skippable alone", &[&skipped], Vec::new(), true),
+    ];
+    for (what, parts, expected, states_size) in cases {
+        let frames = parts.concat();
+        assert!(are_frames(&frames), "{what}");
+        let stated = states_size.then_some(expected.len());
+        assert_eq!(record_len(&frames, expected.len()), Ok(stated), "{what}");
+        let has_id = frames != skipped;
+        assert_eq!(dictionary_id_of_frame(&frames), prepared.header().id.filter(|_| has_id), "{what}");
+        let mut out = b"kept".to_vec();
+        assert_eq!(decompressor.append(&frames, expected.len(), &mut out), Ok(expected.len()), "{what}");
+        assert!(out[4..] == expected, "{what}");
+        out.truncate(4);
+        if let Some(too_few) = expected.len().checked_sub(1) {
+            assert!(decompressor.append(&frames, too_few, &mut out).is_err(), "{what}, limited");
+        }
+        // Cut off within the last part, and with bytes that are no frame.
+        let cut = &frames[..frames.len() - 1];
+        assert!(!are_frames(cut), "{what}");
+        assert!(decompressor.append(cut, 1 << 20, &mut out).is_err(), "{what}, cut off");
+        let longer = [&frames, &b"junk"[..]].concat();
+        assert!(decompressor.append(&longer, 1 << 20, &mut out).is_err(), "{what}, with more");
+        assert_eq!(out, b"kept", "{what}");
+    }
+    assert!(!are_frames(b"") && decompressor.append(b"", 100, &mut Vec::new()).is_err());
+}
+
 #[test]
 fn damaged_dictionaries_are_refused_or_harmless() {
     let (bytes, ends) = records(300, 7);

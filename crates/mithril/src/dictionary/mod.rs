@@ -26,7 +26,7 @@ pub use content::Parameters;
 pub use error::DictionaryError;
 pub use explain::{Explanation, SegmentUse, explain};
 pub use grouped::{GroupedDictionary, GroupedOptions, Member, TrainedGroups, find_groups, train_grouped};
-pub use mithril_codec::dictionary::{Header, Piece, Samples, dictionary_id_of_frame, frame_len};
+pub use mithril_codec::dictionary::{Header, Piece, Samples, are_frames, dictionary_id_of_frame, frame_len};
 pub use packed::{PackedRecords, pack};
 pub use progress::Progress;
 pub use records::{Dictionary, Evaluation, MAX_RECORD_LEN, RecordCodec};

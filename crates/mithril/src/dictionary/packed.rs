@@ -65,6 +65,11 @@ pub struct PackedRecords<'a> {
 }
 
 impl<'a> PackedRecords<'a> {
+    /// Whether a file ends like a packed one. Then it is one, perhaps damaged, and not just frames.
+    pub fn is_packed(file: &[u8]) -> bool {
+        file.ends_with(&END_MAGIC)
+    }
+
     /// Reads the index and checks that it agrees with the file.
     ///
     /// # Errors
@@ -73,7 +78,7 @@ impl<'a> PackedRecords<'a> {
         let damaged = |what| DictionaryError::Packed { what };
         let (_, tail) =
             file.split_last_chunk::<TAIL_LEN>().ok_or(damaged("file is shorter than an index"))?;
-        if tail[TAIL_LEN - 4..] != END_MAGIC {
+        if !Self::is_packed(file) {
             return Err(damaged("file does not end like one"));
         }
         if tail[24] != VERSION || tail[25..28] != [0; 3] {

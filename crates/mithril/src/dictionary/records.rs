@@ -116,7 +116,7 @@ impl Dictionary {
         Ok(frame)
     }
 
-    /// The record of one frame.
+    /// The record of one frame, or of several side by side: skippable ones hold nothing, and none has to state its size.
     ///
     /// # Errors
     /// When the frame is damaged, needs another dictionary, or holds more than [`MAX_RECORD_LEN`] bytes.
@@ -209,18 +209,17 @@ impl Dictionary {
         })
     }
 
-    /// Bytes that the record of each frame states, so that memory can be taken for all at once; nothing when that is
-    /// much more than the frames have, and memory should be taken only for what was decoded.
+    /// Bytes that the record of each frame states, so that memory can be taken for all at once; nothing when a frame
+    /// states none, or when that is much more than the frames have: memory should then be taken only for what was decoded.
     ///
     /// # Errors
-    /// When a frame states no length or too much of it, or needs another dictionary; the error names the first such
-    /// record.
+    /// When a frame states too much, or needs another dictionary; the error names the first such record.
     pub fn record_lens(&self, frames: &[&[u8]]) -> Result<Option<Vec<usize>>, DictionaryError> {
         let mut lens = Vec::with_capacity(frames.len());
         let (mut coded_len, mut raw_len) = (0usize, 0usize);
         for (record_idx, frame) in frames.iter().enumerate() {
             let len = self.check_id(frame).and_then(|()| Ok(record_len(frame, MAX_RECORD_LEN)?));
-            let len = len.map_err(|error| error.of_record(record_idx))?;
+            let Some(len) = len.map_err(|error| error.of_record(record_idx))? else { return Ok(None) };
             (coded_len, raw_len) = (coded_len.saturating_add(frame.len()), raw_len.saturating_add(len));
             lens.push(len);
         }
