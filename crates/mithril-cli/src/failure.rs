@@ -60,7 +60,11 @@ impl Failure {
 
     /// Reading an input failed.
     pub(crate) fn read(name: impl Display, error: &io::Error) -> Self {
-        Self::input(format!("cannot read `{name}`: {}", reason(error)))
+        let message = format!("cannot read `{name}`: {}", reason(error));
+        match error.kind() {
+            IoKind::OutOfMemory => Self::command(message),
+            _ => Self::input(message),
+        }
     }
 
     /// Writing an output failed.
@@ -84,6 +88,9 @@ impl Failure {
 
     /// The library refused a frame or a file.
     pub(crate) fn library(name: impl Display, error: &Error) -> Self {
+        if is_of_the_system(error) {
+            return Self::command(error.to_string());
+        }
         let message = about(name, error);
         match error.kind() {
             ErrorKind::Corrupt => Self::input(message),
@@ -98,6 +105,9 @@ impl Failure {
 
     /// The library refused a model file: whatever is wrong, it is that file, or writing the output.
     pub(crate) fn model(name: impl Display, error: &Error) -> Self {
+        if is_of_the_system(error) {
+            return Self::command(error.to_string());
+        }
         if let Error::Io { what, source, .. } = error {
             // Where the library knows the file, its message names it.
             let file = what.split('`').nth(1);
@@ -172,6 +182,11 @@ impl Failure {
     }
 }
 
+/// Whether the system gave no thread or no memory, which is the fault of no file.
+fn is_of_the_system(error: &Error) -> bool {
+    matches!(error, Error::Io { what, .. } if what.starts_with("cannot start") || what.starts_with("cannot take"))
+}
+
 /// What is wrong with a file, which is named once.
 fn about(name: impl Display, error: &Error) -> String {
     let (name, error) = (format!("`{name}`"), error.to_string());
@@ -207,4 +222,23 @@ pub(crate) fn print_json(value: &impl serde::Serialize) -> Result<(), Failure> {
 /// Tells the user something that is not an error. Nobody may be reading stderr: that stops nothing.
 pub(crate) fn tell(line: &str) {
     let _ = writeln!(io::stderr().lock(), "{}", shown(line));
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn no_file_is_blamed_for_threads_and_memory_that_the_system_refuses() {
+        for what in ["cannot start a thread", "cannot take 9 bytes of memory"] {
+            let error = Error::io(what, IoKind::WouldBlock.into());
+            for failure in [Failure::model("model", &error), Failure::library("model", &error)] {
+                let Failure::Told { fault, message, .. } = failure else { panic!("{what}") };
+                assert!(message.starts_with(what) && !message.contains("model"), "{message}");
+                assert_eq!(fault, Fault::Command);
+            }
+        }
+        let refused = Failure::read("model", &IoKind::OutOfMemory.into());
+        assert!(matches!(refused, Failure::Told { fault: Fault::Command, .. }));
+    }
 }

@@ -13,6 +13,7 @@ mod faults;
 #[cfg(feature = "gpu")]
 mod gpu;
 mod inspect;
+mod limits;
 mod missing;
 mod models;
 mod pack;
