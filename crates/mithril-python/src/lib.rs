@@ -12,6 +12,7 @@ mod gpu;
 mod inference;
 mod model;
 mod options;
+mod output;
 mod pack;
 mod storage;
 mod work;
@@ -34,6 +35,8 @@ fn fill(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<inference::CodedMatrix>()?;
     module.add_class::<inference::QuantisedMatrix>()?;
     module.add_class::<model::Model>()?;
+    module.add_class::<output::OutputDirectory>()?;
+    module.add_class::<output::OutputFile>()?;
     module.add_class::<storage::Storage>()?;
     module.add_function(wrap_pyfunction!(cli::run_cli, module)?)?;
     module.add_function(wrap_pyfunction!(dictionary::dictionary_id, module)?)?;
@@ -63,5 +66,6 @@ fn fill(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_function(wrap_pyfunction!(pack::pack_tensors, module)?)?;
     module.add_function(wrap_pyfunction!(pack::unpack_bytes, module)?)?;
     module.add_function(wrap_pyfunction!(pack::unpack_file, module)?)?;
+    module.add_function(wrap_pyfunction!(storage::without_secrets_of_urls, module)?)?;
     Ok(())
 }

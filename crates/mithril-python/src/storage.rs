@@ -11,12 +11,14 @@ use mithril::storage::{StorageBackend, StorageError, StorageErrorKind};
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyList};
 use std::collections::BTreeSet;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 /// A directory, or a prefix of an object store.
 #[pyclass(module = "mithril._mithril", frozen)]
 pub(crate) struct Storage {
     backend: Arc<dyn StorageBackend>,
+    /// Set once it is known that of two writers of an object one is refused.
+    is_exclusive: OnceLock<()>,
 }
 
 /// Key, bytes, and seconds since it was written, as far as they are known.
@@ -28,7 +30,7 @@ impl Storage {
     #[new]
     fn new(py: Python<'_>, url: &str) -> PyResult<Self> {
         let backend = work::detached(py, || mithril::storage::open(url))?.map_err(raise)?;
-        Ok(Self { backend })
+        Ok(Self { backend, is_exclusive: OnceLock::new() })
     }
 
     /// A small object.
@@ -41,7 +43,17 @@ impl Storage {
     /// Makes a small object, unless there is one of this key.
     #[pyo3(signature = (key, content, /))]
     fn put_new(&self, py: Python<'_>, key: &str, content: &[u8]) -> PyResult<()> {
+        self.check_put_new(py)?;
         work::detached(py, || self.backend.put_new(key, content))?.map_err(raise)
+    }
+
+    /// Refuses a storage where `put_new` may replace what another writer has made. It is asked once.
+    fn check_put_new(&self, py: Python<'_>) -> PyResult<()> {
+        if self.is_exclusive.get().is_none() {
+            work::detached(py, || self.backend.check_put_new())?.map_err(raise)?;
+            let _ = self.is_exclusive.set(());
+        }
+        Ok(())
     }
 
     /// Makes or replaces a small object.
@@ -150,6 +162,13 @@ impl Storage {
 fn shared(bases: &[PyRef<'_, Model>]) -> PyResult<Bases> {
     let models: Vec<_> = bases.iter().map(|base| base.get()).collect::<PyResult<_>>()?;
     Ok(Bases::shared(models))
+}
+
+/// A text in which no URL has a user, a password, a query or a fragment.
+#[pyfunction]
+#[pyo3(signature = (text, /))]
+pub(crate) fn without_secrets_of_urls(text: &str) -> String {
+    mithril::storage::without_secrets_of_urls(text)
 }
 
 fn raise(error: StorageError) -> PyErr {

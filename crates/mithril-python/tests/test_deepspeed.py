@@ -1,6 +1,7 @@
 """DeepSpeed's checkpoints through mithril, with the real package and real processes."""
 
 import json
+import re
 import socket
 import subprocess
 import sys
@@ -153,6 +154,42 @@ def test_the_command_makes_plain_files(
     assert "no file that mithril has compressed" in capsys.readouterr().err
     assert run("unpack", tmp_path / "nowhere") == 1
     assert run("unpack") == 2 and run("fly") == 2 and run("unpack", "--help") == 0
+
+
+def test_unpacking_that_fails_leaves_no_part(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = saved(tmp_path, "one", state())
+    temporary = re.compile(r"\.[a-z_0-9.]+\.[0-9a-f]{32}\.tmp")
+
+    def full(_state: Any, file: Any) -> None:
+        file.write(b"part")
+        # What a kill would leave now.
+        for directory in (tmp_path, tmp_path / "one"):
+            left.extend(found for found in directory.iterdir() if found.name.startswith("."))
+        raise OSError("the disk is full")
+
+    monkeypatch.setattr(torch, "save", full)
+    for output in (tmp_path / "plain", None):
+        left: list[Path] = []
+        with pytest.raises(OSError, match="is full"):
+            unpack(tmp_path / "one", output)
+        assert len(left) == 1 and all(temporary.fullmatch(found.name) for found in left)
+        assert [found.name for found in tmp_path.iterdir()] == ["one"]
+        assert sorted(found.name for found in (tmp_path / "one").iterdir()) == sorted([path.name, "manifest.json"])
+
+
+def test_latest_is_replaced_and_not_overwritten(tmp_path: Path) -> None:
+    engine = MithrilCheckpointEngine(options=Options(decoupled=True))
+    opened = []
+    for tag in ("one", "two"):
+        info = CheckpointCommitInfo(tag=tag, save_dir=str(tmp_path), save_latest=True)
+        (tmp_path / tag).mkdir()
+        engine.create(info)
+        engine.save(state(), str(tmp_path / tag / "file.pt"))
+        engine.cleanup()
+        assert (tmp_path / "latest").read_text() == tag
+        opened.append((tmp_path / "latest").open("rb"))
+    with opened[0] as first, opened[1]:
+        assert first.read() == b"one", "who has opened it reads one or the other"
 
 
 def test_newer_and_unfinished_files_are_refused(tmp_path: Path) -> None:

@@ -1,6 +1,7 @@
 """`mithril dcp`: checkpoints to mithril's storage and back, as a user runs it."""
 
 import json
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -13,8 +14,9 @@ from safetensors.torch import load_file
 from test_torch_checkpoint import Opaque, blank, check_equal, load, save, state
 from torch.distributed.checkpoint import FileSystemReader, FileSystemWriter
 
+import mithril
 from mithril.checkpoint import torch as ours
-from mithril.checkpoint.torch import _extension
+from mithril.checkpoint.torch import _convert, _extension, _source
 
 pytestmark = pytest.mark.filterwarnings("ignore")
 
@@ -59,6 +61,25 @@ def test_what_planner_and_extension_wrote_is_unpacked(tmp_path: Path) -> None:
     for name in names:
         run("unpack", tmp_path / name, tmp_path / f"{name}-stock")
         check_equal(stock_load(tmp_path / f"{name}-stock", blank(state())), state())
+
+
+@pytest.mark.parametrize("to", ["unpack", "to_safetensors"])
+def test_what_a_kill_leaves_is_known_and_a_failure_leaves_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, to: str
+) -> None:
+    save(tmp_path / "ours", state())
+    left: list[str] = []
+
+    def damaged(_self: Any, _index: Any) -> None:
+        left.extend(found.name for found in tmp_path.iterdir() if found.name not in ("ours", "out"))
+        assert not (tmp_path / "out").exists()
+        raise mithril.CorruptError("damaged")
+
+    monkeypatch.setattr(_source.Source, "chunk", damaged)
+    with _source.open_source(tmp_path / "ours") as source, pytest.raises(mithril.CorruptError):
+        getattr(_convert, to)(source, tmp_path / "out")
+    assert len(left) == 1 and re.fullmatch(r"\.out\.[0-9a-f]{32}\.tmp", left[0])
+    assert [found.name for found in tmp_path.iterdir()] == ["ours"]
 
 
 def test_safetensors_hold_the_tensors(tmp_path: Path) -> None:

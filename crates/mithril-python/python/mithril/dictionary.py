@@ -15,7 +15,6 @@ Dictionaries and frames are those of the package `zstandard`: `Dictionary(theirs
 from __future__ import annotations
 
 import array
-import os
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Union
@@ -100,18 +99,8 @@ class Dictionary:
 
     def save(self, path: Path) -> None:
         """Writes it to a file, which appears whole or not at all. A file of that name is replaced."""
-        path = os.fspath(path)
-        temporary = f"{path}.{os.getpid()}.tmp"
-        try:
-            with open(temporary, "xb") as file:
-                file.write(self.data)
-                file.flush()
-                os.fsync(file.fileno())
-            os.replace(temporary, path)
-        except BaseException:
-            if os.path.exists(temporary):
-                os.unlink(temporary)
-            raise
+        with _mithril.OutputFile(path, True) as file:
+            file.write(self.data)
 
     @property
     def data(self) -> bytes:

@@ -7,6 +7,7 @@ pub(super) const HIDDEN: &str = "...";
 const ENDS: [char; 8] = [' ', '\n', '\t', '"', '\'', '`', ')', '>'];
 
 /// A text in which no URL has a user, a password, a query or a fragment.
+#[must_use]
 pub fn without_secrets_of_urls(text: &str) -> String {
     let mut shown = String::with_capacity(text.len());
     let mut rest = text;

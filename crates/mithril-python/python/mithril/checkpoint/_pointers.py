@@ -13,7 +13,14 @@ from pathlib import Path
 from typing import Any, NamedTuple
 from urllib.parse import quote
 
-from mithril._mithril import CheckpointMeta, CorruptError, NotFoundError, UnsupportedError
+from mithril._mithril import (
+    CheckpointMeta,
+    CorruptError,
+    NotFoundError,
+    OutputFile,
+    UnsupportedError,
+    without_secrets_of_urls,
+)
 from mithril.checkpoint import _manifest
 from mithril.checkpoint._compressor import Compressor
 from mithril.checkpoint._place import Place
@@ -80,10 +87,11 @@ class Pointers:
         compressor = self._store(store)
         label = _label(label or path.name)
         key = f"{label}@{_manifest.new_generation()}"
+        where = store.relative_to(directory)
         meta = compressor.save(state, key, self._newest(store), step=step)
         self._saved[store.text] = key
         before = self._read(path) if path.exists() else None
-        pointer = Pointer(store.relative_to(directory), key, files or {})
+        pointer = Pointer(where, key, files or {})
         _replace(path, sealed(pointer._asdict(), _MAGIC, _VERSION))
         if before is not None:
             self.delete(path, before)
@@ -199,16 +207,8 @@ def _digest(file: Any) -> str:
 
 
 def _replace(path: Path, content: bytes) -> None:
-    temporary = path.with_name(f".{_manifest.new_generation()}.tmp")
-    try:
-        with temporary.open("xb") as file:
-            file.write(content)
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(temporary, path)
-    finally:
-        temporary.unlink(missing_ok=True)
-    sync(path.parent)
+    with OutputFile(path, True) as file:
+        file.write(content)
 
 
 def _label(name: str) -> str:
@@ -219,6 +219,7 @@ def _local(path: PathLike) -> Path:
     text = os.fspath(path)
     if "://" in text:
         raise UnsupportedError(
-            f"`{text}`: the files that name checkpoints are in a local directory; tensors may be elsewhere, by `storage`"
+            f"`{without_secrets_of_urls(text)}`: the files that name checkpoints are in a local directory; tensors may be "
+            "elsewhere, by `storage`"
         )
     return Path(text)

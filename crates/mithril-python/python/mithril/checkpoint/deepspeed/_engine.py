@@ -13,7 +13,7 @@ import torch
 import torch.distributed as dist
 from deepspeed.runtime.checkpoint_engine.checkpoint_engine import CheckpointEngine
 
-from mithril._mithril import CorruptError, MithrilError, NotFoundError
+from mithril._mithril import CorruptError, MithrilError, NotFoundError, OutputFile
 from mithril.checkpoint import _manifest, _parts
 from mithril.checkpoint._chunks import Checkpoint
 from mithril.checkpoint._manifest import Manifest
@@ -211,7 +211,8 @@ class MithrilCheckpointEngine(CheckpointEngine):  # type: ignore[misc]
             return
         self.commit(info)
         if info.save_latest and _rank() == 0:
-            (Path(info.save_dir) / "latest").write_text(info.tag)
+            with OutputFile(Path(info.save_dir) / "latest", True) as file:
+                file.write(str(info.tag).encode())
         _barrier()
 
 
@@ -241,10 +242,8 @@ def _directory_of(info: Any) -> Path:
 
 
 def _save_plain(state: Any, path: Path) -> None:
-    with open(path, "wb") as file:
+    with OutputFile(path, True) as file:
         torch.save(state, file)
-        file.flush()
-        os.fsync(file.fileno())
 
 
 def _is_distributed() -> bool:

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import torch
 
-from mithril._mithril import ConflictError, NotFoundError
+from mithril._mithril import ConflictError, NotFoundError, OutputDirectory, OutputFile
 from mithril.checkpoint import _manifest
 from mithril.checkpoint.deepspeed import _file, _kept
 from mithril.checkpoint.deepspeed._engine import load_file
@@ -39,40 +39,36 @@ def unpack(
         raise NotFoundError(f"`{source}` holds no file that mithril has compressed")
     if output is None:
         _refuse_base(source)
-        target = source
-    else:
-        target = Path(output)
-        if target.exists():
-            raise ConflictError(f"`{target}` exists already")
-        target.mkdir(parents=True)
+        written = _unpacked(packed, source, source, threads, done)
+        (source / _manifest.NAME).unlink()
+        return written
+    target = Path(output)
+    if target.exists():
+        raise ConflictError(f"`{target}` exists already")
+    with OutputDirectory(target, source) as temporary:
         for path in source.iterdir():
             if path.is_dir():
-                shutil.copytree(path, target / path.name)
+                shutil.copytree(path, temporary / path.name)
             elif path not in packed and path.name != _manifest.NAME:
-                shutil.copy2(path, target / path.name)
+                shutil.copy2(path, temporary / path.name)
+        return _unpacked(packed, temporary, target, threads, done)
+
+
+def _unpacked(
+    packed: list[Path], directory: Path, target: Path, threads: int, done: Callable[[Path, int, int], None] | None
+) -> list[Path]:
+    """Writes the plain files to a directory that is `target`, or will be."""
     written = []
     for path in packed:
         before = path.stat().st_size
         state = load_file(path, map_location="cpu", threads=threads)
-        _save(state, target / path.name)
+        plain = directory / path.name
+        with OutputFile(plain, True, path) as file:
+            torch.save(state, file)
         written.append(target / path.name)
         if done is not None:
-            done(target / path.name, before, (target / path.name).stat().st_size)
-    if output is None:
-        (source / _manifest.NAME).unlink()
+            done(target / path.name, before, plain.stat().st_size)
     return written
-
-
-def _save(state: object, path: Path) -> None:
-    temporary = path.with_name(f".{path.name}.{_manifest.new_generation()}")
-    try:
-        with open(temporary, "xb") as file:
-            torch.save(state, file)
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(temporary, path)
-    finally:
-        temporary.unlink(missing_ok=True)
 
 
 def _refuse_base(source: Path) -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import io
 import json
 import os
-import shutil
 import struct
 import warnings
 from typing import Any
@@ -19,7 +18,14 @@ from torch.distributed.checkpoint.metadata import Metadata, MetadataIndex, Tenso
 from torch.distributed.checkpoint.planner import SavePlan, TensorWriteData, WriteItem, WriteItemType
 
 from mithril._adapters import torch as adapter
-from mithril._mithril import ConflictError, NotFoundError, UnsupportedError
+from mithril._mithril import (
+    ConflictError,
+    NotFoundError,
+    OutputDirectory,
+    OutputFile,
+    UnsupportedError,
+    without_secrets_of_urls,
+)
 from mithril.checkpoint import _manifest
 from mithril.checkpoint.torch._functions import alone
 from mithril.checkpoint.torch._planner import item_of_bytes
@@ -47,24 +53,20 @@ def pack(source: Source, output: PathLike, **options: Any) -> dict[str, Any]:
         results.append(writer.write_data(plan, planner).wait())
     writer.finish(source.metadata, results)
     manifest = _manifest.read(writer.path)
-    return {**_totals(source), "output": writer.path.text, "written_size": sum(manifest.files.values())}
+    return {**_totals(source), "output": str(writer.path), "written_size": sum(manifest.files.values())}
 
 
 def unpack(source: Source, output: PathLike) -> dict[str, Any]:
     """Writes a checkpoint with torch's own writer; one chunk is in memory at a time."""
     path = os.fspath(output)
     if "://" in path:
-        raise UnsupportedError(f"torch's own checkpoints are written to directories, which `{path}` is not")
+        shown = without_secrets_of_urls(path)
+        raise UnsupportedError(f"torch's own checkpoints are written to directories, which `{shown}` is not")
     if os.path.isdir(path) and os.listdir(path):
         raise ConflictError(f"`{path}` is there already and not empty")
-    # A directory that is there is whole.
-    temporary = f"{os.path.abspath(path)}.{_manifest.new_generation()}.tmp"
-    try:
-        _save_by_torch(source, temporary)
+    with OutputDirectory(path) as temporary:
+        _save_by_torch(source, os.fspath(temporary))
         written = sum(entry.stat().st_size for entry in os.scandir(temporary))
-        os.rename(temporary, path)
-    finally:
-        shutil.rmtree(temporary, ignore_errors=True)
     return {**_totals(source), "output": path, "written_size": written}
 
 
@@ -108,9 +110,8 @@ def to_safetensors(source: Source, output: PathLike, *, prefix: str = "") -> dic
         raise UnsupportedError(f"without `{prefix}` a tensor would have no name")
     text = json.dumps(header, separators=(",", ":")).encode()
     text += b" " * (-len(text) % 8)
-    temporary = f"{path}.{_manifest.new_generation()}.tmp"
     try:
-        with open(temporary, "xb") as file:
+        with OutputFile(path, False) as file:
             file.write(struct.pack("<Q", len(text)) + text)
             for fqn in order:
                 whole = torch.empty(tensors[fqn].size, dtype=tensors[fqn].properties.dtype)
@@ -120,15 +121,8 @@ def to_safetensors(source: Source, output: PathLike, *, prefix: str = "") -> dic
                         part = part.narrow(dimension, offset, size)
                     part.copy_(source.chunk(MetadataIndex(fqn, chunk.offsets)))
                 file.write(adapter.memory(whole))
-            file.flush()
-            os.fsync(file.fileno())
-        try:
-            os.link(temporary, path)
-        except FileExistsError:
-            raise ConflictError(f"`{path}` is there already") from None
-    finally:
-        if os.path.exists(temporary):
-            os.unlink(temporary)
+    except FileExistsError:
+        raise ConflictError(f"`{path}` is there already") from None
     left_out = [fqn for fqn, entry in entries.items() if not isinstance(entry, TensorStorageMetadata)]
     kept = {**_totals(source), "tensors": len(order), "original_size": end}
     return {**kept, "output": path, "written_size": os.path.getsize(path), "left_out": left_out}
