@@ -12,7 +12,8 @@ import torch
 from transformers import LlamaConfig, LlamaForCausalLM, Trainer, TrainerCallback, TrainingArguments
 
 import mithril
-from mithril.checkpoint import Compressor
+from mithril.checkpoint import Compressor, _pointers
+from mithril.checkpoint._pointers import Pointers
 from mithril.checkpoint.transformers import MithrilTrainer, MithrilTrainerMixin, latest, unpack
 
 # transformers warns about its own and torch's changes.
@@ -152,6 +153,37 @@ def test_plain_checkpoints_are_resumed_and_ours_become_plain(tmp_path: Path) -> 
     model = LlamaForCausalLM.from_pretrained(tmp_path / "unpacked" / "checkpoint-8")
     step_8 = LlamaForCausalLM.from_pretrained(tmp_path / "plain" / "checkpoint-8")
     assert all(torch.equal(one, other) for one, other in zip(model.parameters(), step_8.parameters(), strict=True))
+
+
+class Opaque:
+    """Stored by pickle alone."""
+
+
+def test_unpacking_runs_pickles_only_if_trusted_and_leaves_no_part(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "run" / "checkpoint-1"
+    path.mkdir(parents=True)
+    (path / "trainer_state.json").write_text("{}")
+    files = _pointers.secured(path, leave_out="mithril.json")
+    contents = {"model": {"w": torch.ones(9)}, "optimizer": {"kept": Opaque()}}
+    Pointers(None, {"trusted": True}).save(path / "mithril.json", contents, files=files)
+    path.joinpath("mithril.json").chmod(0o600)
+    with pytest.raises(TypeError, match="trusted=True"):
+        unpack(path, tmp_path / "plain")
+    unpack(path, tmp_path / "plain", trusted=True)
+    found = torch.load(tmp_path / "plain" / "optimizer.pt", weights_only=False)
+    assert isinstance(found["kept"], Opaque)
+    assert (tmp_path / "plain" / "trainer_state.json").read_text() == "{}"
+    assert {file.stat().st_mode & 0o077 for file in (tmp_path / "plain").iterdir()} == {0}
+    with pytest.raises(FileExistsError):
+        unpack(path, tmp_path / "plain", trusted=True)
+
+    def full(*_arguments: Any) -> None:
+        raise OSError("the disk is full")
+
+    monkeypatch.setattr(torch, "save", full)
+    with pytest.raises(OSError, match="is full"):
+        unpack(path, tmp_path / "other", trusted=True)
+    assert sorted(found.name for found in tmp_path.iterdir()) == ["plain", "run"]
 
 
 def test_the_best_model_is_kept_and_loaded(tmp_path: Path) -> None:

@@ -14,13 +14,14 @@ directories (`mithril-store`), each checkpoint as what changed since the one bef
 
 from __future__ import annotations
 
+import errno
 import os
 import re
 import shutil
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from mithril._mithril import CorruptError, NotFoundError, UnsupportedError
+from mithril._mithril import CorruptError, NotFoundError, OutputDirectory, UnsupportedError
 from mithril.checkpoint import _pointers
 from mithril.checkpoint._pointers import Pointers
 
@@ -63,19 +64,31 @@ def latest(output_dir: PathLike) -> str | None:
     return None
 
 
-def unpack(checkpoint: PathLike, output: PathLike) -> None:
-    """Writes a checkpoint as the Trainer does by itself, for `from_pretrained` and everything else that reads files."""
+def unpack(checkpoint: PathLike, output: PathLike, *, trusted: bool = False) -> None:
+    """Writes a checkpoint as the Trainer does by itself, for `from_pretrained` and everything else that reads files.
+
+    The directory appears whole or not at all. `trusted` is what `compression` of the trainer said: whether pickles in the
+    checkpoint are run.
+    """
     from safetensors.torch import save_file
 
-    source, target = Path(checkpoint), Path(output)
+    source = Path(checkpoint)
     _check(source)
-    state = Pointers(None, {}).load(source / NAME, map_location="cpu")
-    shutil.copytree(source, target, ignore=shutil.ignore_patterns(NAME))
-    # Safetensors has no tensors that share memory.
-    save_file({name: tensor.clone() for name, tensor in state["model"].items()}, target / "model.safetensors", {"format": "pt"})
-    for name in ("optimizer", "scheduler"):
-        if name in state:
-            torch.save(state[name], target / f"{name}.pt")
+    if Path(output).exists():
+        raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), os.fspath(output))
+    state = Pointers(None, {}).load(source / NAME, map_location="cpu", trusted=trusted)
+    with OutputDirectory(output, source) as target:
+        for path in source.iterdir():
+            if path.is_dir():
+                shutil.copytree(path, target / path.name)
+            elif path.name != NAME:
+                shutil.copy2(path, target / path.name)
+        # Safetensors has no tensors that share memory.
+        weights = {name: tensor.clone() for name, tensor in state["model"].items()}
+        save_file(weights, target / "model.safetensors", {"format": "pt"})
+        for name in ("optimizer", "scheduler"):
+            if name in state:
+                torch.save(state[name], target / f"{name}.pt")
 
 
 class MithrilTrainerMixin:
