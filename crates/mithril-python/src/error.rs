@@ -1,10 +1,11 @@
 //! The exceptions of the package, and which failure becomes which.
 
-use mithril::storage::StorageErrorKind;
+use mithril::storage::{StorageErrorKind, without_secrets_of_urls};
 use mithril::{Error, ErrorKind, storage};
 use pyo3::create_exception;
 use pyo3::exceptions::{PyException, PyMemoryError, PyOSError, PyRuntimeError, PyValueError};
 use pyo3::prelude::*;
+use std::ffi::OsString;
 use std::io;
 use std::path::PathBuf;
 
@@ -56,6 +57,8 @@ pub(crate) fn to_python(error: Error) -> PyErr {
 
 /// The exception for a kind of failure.
 pub(crate) fn of_kind(kind: ErrorKind, message: String) -> PyErr {
+    // Where a name of a file is wanted, a URL may be given.
+    let message = without_secrets_of_urls(&message);
     match kind {
         ErrorKind::Corrupt => CorruptError::new_err(message),
         ErrorKind::Truncated => TruncatedError::new_err(message),
@@ -105,6 +108,7 @@ pub(crate) fn of_refusal(source: &io::Error, message: &str) -> Option<PyErr> {
 
 /// `OSError` of the right subclass, as Python makes it: number, reason, and the file if it is known.
 fn system(what: &str, path: Option<PathBuf>, source: io::Error) -> PyErr {
+    let what = &without_secrets_of_urls(what);
     if let Some(error) = of_refusal(&source, &format!("{what}: {source}")) {
         return error;
     }
@@ -119,8 +123,16 @@ fn system(what: &str, path: Option<PathBuf>, source: io::Error) -> PyErr {
         };
     };
     match path {
-        Some(path) => PyOSError::new_err((number, reason(&source), path.into_os_string())),
+        Some(path) => PyOSError::new_err((number, reason(&source), shown(path))),
         None => PyOSError::new_err((number, format!("{what}: {}", reason(&source)))),
+    }
+}
+
+/// The name of a file as it is, or of what is meant for a URL without its secrets.
+fn shown(path: PathBuf) -> OsString {
+    match path.to_str() {
+        Some(text) if text.contains("://") => without_secrets_of_urls(text).into(),
+        _ => path.into_os_string(),
     }
 }
 

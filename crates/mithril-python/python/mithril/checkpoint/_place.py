@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import posixpath
 import shutil
@@ -31,7 +32,7 @@ class Place:
         if separator and scheme not in _LOCAL + _REMOTE:
             raise UnsupportedError(
                 f"checkpoints of several processes are in directories or object stores (s3://, gs://, az://), "
-                f"which `{text}` is not"
+                f"which `{_mithril.without_secrets_of_urls(text)}` is not"
             )
         if separator and scheme in _LOCAL:
             text, separator = rest.removeprefix("localhost"), ""
@@ -42,10 +43,11 @@ class Place:
         self._storage: Any = place._storage if isinstance(place, Place) else None
 
     def __str__(self) -> str:
-        return self.text
+        """The path, or the URL without its secrets; `text` has them, and is for the storage alone."""
+        return self.text if self.is_local else _mithril.without_secrets_of_urls(self.text)
 
     def __repr__(self) -> str:
-        return f"Place({self.text!r})"
+        return f"Place({str(self)!r})"
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Place) and self._identity() == other._identity()
@@ -78,7 +80,7 @@ class Place:
             return Place(os.path.dirname(os.path.abspath(self.text)) if self.name in ("", ".", "..") else self._above())
         root, path = self._parts()
         if not path:
-            raise UnsupportedError(f"`{self.text}` is a whole bucket: name a checkpoint in it")
+            raise UnsupportedError(f"`{self}` is a whole bucket: name a checkpoint in it")
         return Place(posixpath.join(root, posixpath.dirname(path)))
 
     def join(self, relative: str) -> Place:
@@ -91,7 +93,7 @@ class Place:
         root, path = self._parts()
         joined = posixpath.normpath(posixpath.join(path, relative))
         if joined.startswith(".."):
-            raise UnsupportedError(f"`{relative}` leads out of `{root}`")
+            raise UnsupportedError(f"`{relative}` leads out of `{self}`")
         return Place(posixpath.join(root, joined))
 
     def relative_to(self, start: Place) -> str:
@@ -99,8 +101,11 @@ class Place:
         if self.is_local and start.is_local:
             return os.path.relpath(os.path.realpath(self.text), os.path.realpath(start.text))
         (root, path), (other_root, other_path) = self._parts(), start._parts()
-        if root == other_root:
+        if root == other_root and not {"?", "#"} & set(path):
             return posixpath.relpath(path or ".", other_path or ".")
+        if str(self) != self.text:
+            # What is returned is stored, where others read it.
+            raise UnsupportedError(f"the URL of `{self}` has secrets, which cannot be stored: give them by the environment")
         return os.path.realpath(self.text) if self.is_local else self.text
 
     def has(self, name: str) -> bool:
@@ -131,7 +136,9 @@ class Place:
         """Removes everything below this place, one file before all others."""
         self.storage.delete(first)
         if self.is_local:
-            shutil.rmtree(self.text)
+            # Another process may be removing it, too.
+            with contextlib.suppress(FileNotFoundError):
+                shutil.rmtree(self.text)
             return
         for key, _, _ in self.storage.list(""):
             self.storage.delete(key)

@@ -6,7 +6,7 @@ import os
 from pathlib import Path
 from typing import Any
 
-from mithril._mithril import UnsupportedError
+from mithril._mithril import UnsupportedError, without_secrets_of_urls
 
 
 def local_path(directory: Any) -> Path:
@@ -17,7 +17,7 @@ def local_path(directory: Any) -> Path:
     text = os.fspath(directory)
     if "://" in text:
         raise UnsupportedError(
-            f"checkpoints of Orbax are directories, and `{text}` is none: save to one and copy it, or save the tree by "
-            'mithril.checkpoint.Compressor("s3://..."), which needs no Orbax'
+            f"checkpoints of Orbax are directories, and `{without_secrets_of_urls(text)}` is none: save to one and copy it, or "
+            'save the tree by mithril.checkpoint.Compressor("s3://..."), which needs no Orbax'
         )
     return Path(text)

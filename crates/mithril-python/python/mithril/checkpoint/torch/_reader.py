@@ -136,7 +136,7 @@ def metadata_of(checkpoint: Checkpoint) -> Metadata:
         state_dict_metadata=entries,
         planner_data=_objects.value_of(manifest.planner_data),
         storage_data=places,
-        storage_meta=StorageMeta(checkpoint_id=checkpoint.place.text, load_id=manifest.generation),
+        storage_meta=StorageMeta(checkpoint_id=str(checkpoint.place), load_id=manifest.generation),
     )
 
 

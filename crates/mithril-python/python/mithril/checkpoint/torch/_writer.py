@@ -106,12 +106,18 @@ class MithrilStorageWriter(StorageWriter):  # type: ignore[misc]
             raise self._failure
         if not kwargs.get("use_collectives", True):
             raise UnsupportedError("saving with `use_collectives=False` would leave no manifest: leave it out")
+        if self.base is not None:
+            # A base that cannot be named is refused now, and not by `finish`.
+            self.base.relative_to(self.path)
+        if is_coordinator:
+            # Before anything is written to it.
+            self.path.storage.check_put_new()
         if is_coordinator and self.overwrite and self.path.has(_manifest.NAME):
             self._check_dependants()
 
     def storage_meta(self) -> StorageMeta | None:
         """What planners may know of the storage."""
-        return StorageMeta(checkpoint_id=self.path.text, save_id=self._save_id)
+        return StorageMeta(checkpoint_id=str(self.path), save_id=self._save_id)
 
     def prepare_local_plan(self, plan: SavePlan) -> SavePlan:
         """Looks whether there is a checkpoint, on every rank: they may not share a disk. And whether names can be stored."""
