@@ -108,7 +108,7 @@ def test_checkpoints_and_deltas_of_them_come_back_from_s3(server: dict[str, str]
     sizes = keys("deltas")
     containers = [next(size for key, size in sizes.items() if f"step_{n}/r" in key) for n in range(3)]
     assert max(containers[1:]) < containers[0] / 20, containers
-    assert len(sizes) == 9, "a container, a manifest and the number of each"
+    assert len(sizes) == 12, "a container, a manifest, the number, and what the server was tried with, of each"
 
 
 def test_s3_keeps_the_rules_of_directories(server: dict[str, str]) -> None:

@@ -14,8 +14,10 @@ from mithril.checkpoint._compressor import Collected
 from mithril.checkpoint._place import Place
 from mithril.checkpoint.torch import _latest
 
+# What the storage has made to see that of two writers one is refused.
+_PROBE = "conditional"
 # Containers, what tells the number of a save, and what says that a checkpoint is being removed.
-_OURS = re.compile(r"r\d{5,}-[0-9a-f]{16}\.mckp|sequence-\d{9,}|removing")
+_OURS = re.compile(rf"r\d{{5,}}-[0-9a-f]{{16}}\.mckp|sequence-\d{{9,}}|removing(-[0-9a-f]{{32}})?|{_PROBE}")
 # What a file is called in a directory until it is whole.
 _TEMPORARY = re.compile(r"\.(r\d{5,}-[0-9a-f]{16}\.mckp|sequence-\d{9,}|removing|manifest\.json|latest)\.[0-9a-f]{32}\.tmp")
 
@@ -48,7 +50,7 @@ def clean(root: str | os.PathLike[str], *, min_age: float = 3600.0, dry_run: boo
         except MithrilError as error:
             warnings.warn(f"nothing is removed from `{at}`: {error}", stacklevel=2)
             continue
-        named = set() if manifest is None else {*manifest.files, _latest.mark_of(manifest.sequence)}
+        named = set() if manifest is None else {*manifest.files, _latest.mark_of(manifest.sequence), _PROBE}
         for file in leftovers:
             if file.directory != directory or file.name in named:
                 continue
