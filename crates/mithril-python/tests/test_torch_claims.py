@@ -61,7 +61,7 @@ def test_a_save_whose_base_goes_is_refused(
             save(tmp_path / "next", numbers(4), base=tmp_path / "step_0", overwrite=overwrite)
     if overwrite:
         check_equal(load(tmp_path / "next", blank(numbers())), numbers(5))
-        assert not (tmp_path / "next" / _claims.MARK).exists()
+        assert not list((tmp_path / "next").glob("removing*"))
     else:
         assert not (tmp_path / "next" / "manifest.json").exists()
 
@@ -74,7 +74,9 @@ def test_a_save_whose_base_is_marked_gives_way(monkeypatch: pytest.MonkeyPatch, 
             save(tmp_path / "next", numbers(4), base=tmp_path / "step_0")
     assert not (tmp_path / "next" / "manifest.json").exists()
     # A mark that a kill has left goes with what else is old.
-    assert ours.clean(tmp_path, min_age=0).removed.count(f"{tmp_path / 'step_0'}/{_claims.MARK}") == 1
+    marks = list((tmp_path / "step_0").glob("removing-*"))
+    removed = ours.clean(tmp_path, min_age=0).removed
+    assert len(marks) == 1 and [path for path in removed if "removing" in path] == [str(marks[0])]
     save(tmp_path / "next", numbers(4), base=tmp_path / "step_0")
     check_equal(load(tmp_path / "next", blank(numbers())), numbers(4))
 
@@ -110,10 +112,55 @@ def test_retention_leaves_the_base_of_a_save_that_ends_meanwhile(
     if moment == "mark":
         assert not failures
         check_equal(load(tmp_path / "next", blank(numbers())), numbers(9))
-        assert (tmp_path / "step_0" / "manifest.json").exists() and not (tmp_path / "step_0" / _claims.MARK).exists()
+        assert (tmp_path / "step_0" / "manifest.json").exists() and not list((tmp_path / "step_0").glob("removing*"))
     else:
         assert len(failures) == 1 and not (tmp_path / "next" / "manifest.json").exists()
     assert not (tmp_path / "step_1").exists() and (tmp_path / "step_4").exists()
+
+
+def test_a_removal_that_gives_way_leaves_the_mark_of_another(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    run_of(tmp_path, 3)
+
+    def meanwhile() -> None:
+        # So that retention gives way; and a removal of another process, which has looked before and is at work.
+        save(tmp_path / "next", numbers(9), base=tmp_path / "step_0")
+        _claims.mark(Place(tmp_path / "step_0"))
+
+    with monkeypatch.context() as patched:
+        before(patched, _claims, "mark", meanwhile)
+        ours.save(numbers(4), checkpoint_id=tmp_path / "step_4", step=4, keep_last=1, no_dist=True)
+    assert (tmp_path / "step_0" / "manifest.json").exists() and not (tmp_path / "step_1").exists()
+    with pytest.raises(BaseException, match="being removed or replaced"):
+        save(tmp_path / "late", numbers(5), base=tmp_path / "step_0")
+    assert not (tmp_path / "late" / "manifest.json").exists()
+
+
+def test_retention_leaves_what_was_saved_anew_meanwhile(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    run_of(tmp_path, 3)
+
+    def save_anew() -> None:
+        shutil.rmtree(tmp_path / "step_0")
+        save(tmp_path / "step_0", numbers(9))
+
+    with monkeypatch.context() as patched:
+        before(patched, _claims, "mark", save_anew)
+        ours.save(numbers(4), checkpoint_id=tmp_path / "step_4", step=4, keep_last=1, no_dist=True)
+    check_equal(load(tmp_path / "step_0", blank(numbers())), numbers(9))
+    assert not list((tmp_path / "step_0").glob("removing*")) and not (tmp_path / "step_1").exists()
+
+
+def test_a_save_that_is_taken_back_leaves_the_manifest_of_another(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    run_of(tmp_path, 1)
+
+    def overwrite_and_remove_the_base() -> None:
+        save(tmp_path / "next", numbers(9), overwrite=True)
+        shutil.rmtree(tmp_path / "step_0")
+
+    with monkeypatch.context() as patched:
+        before(patched, _claims, "_check_base", overwrite_and_remove_the_base)
+        with pytest.raises(BaseException, match="was removed or replaced"):
+            save(tmp_path / "next", numbers(4), base=tmp_path / "step_0")
+    check_equal(load(tmp_path / "next", blank(numbers())), numbers(9))
 
 
 def test_what_is_overwritten_is_looked_at_again(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -125,7 +172,7 @@ def test_what_is_overwritten_is_looked_at_again(monkeypatch: pytest.MonkeyPatch,
             dcp.save(numbers(7), storage_writer=writer, no_dist=True)
     for path in (tmp_path / "step_0", tmp_path / "next"):
         check_equal(load(path, blank(numbers())), numbers(0))
-    assert not (tmp_path / "step_0" / _claims.MARK).exists()
+    assert not list((tmp_path / "step_0").glob("removing*"))
     shutil.rmtree(tmp_path / "next")
     dcp.save(numbers(7), storage_writer=ours.MithrilStorageWriter(tmp_path / "step_0", overwrite=True), no_dist=True)
     check_equal(load(tmp_path / "step_0", blank(numbers())), numbers(7))

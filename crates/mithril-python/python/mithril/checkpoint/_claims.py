@@ -8,40 +8,55 @@ acknowledged loses its base. If each sees the other, both give way.
 from __future__ import annotations
 
 import contextlib
+import re
+import secrets
 
-from mithril._mithril import ConflictError, MithrilError
+from mithril._mithril import ConflictError, MithrilError, NotFoundError
 from mithril.checkpoint import _manifest
 from mithril.checkpoint._manifest import Manifest
 from mithril.checkpoint._place import Place
 
-MARK = "removing"
-"""Name of the file that marks a checkpoint. It goes after the manifest, and so does everything else."""
+MARK = re.compile("removing(-[0-9a-f]{32})?")
+"""Names of the files that mark a checkpoint, each of one remover. Without digits it is one of an earlier version."""
 
 
-def mark(place: Place) -> None:
-    """Says that a checkpoint is about to be removed or replaced."""
-    place.storage.replace(MARK, b"")
+def mark(place: Place) -> str:
+    """Says that a checkpoint is about to be removed or replaced; returns the mark."""
+    name = f"removing-{secrets.token_hex(16)}"
+    place.storage.replace(name, b"")
+    return name
 
 
-def unmark(place: Place) -> None:
-    """Says that it stays, or is a new one now."""
-    place.storage.delete(MARK)
+def unmark(place: Place, name: str) -> None:
+    """Says that it stays, or is a new one now. Marks of others stay: they may be at work."""
+    place.storage.delete(name)
 
 
 def commit(place: Place, manifest: Manifest, *, replaced: Manifest | None = None) -> None:
     """Makes a checkpoint whole, if what it is stored against is there then; or else takes that back.
 
-    `replaced` is the manifest whose place it takes.
+    `replaced` is the manifest whose place it takes. The containers of what is taken back are left to `clean`.
     """
     _manifest.write(place, manifest, replace=replaced is not None)
     try:
         _check_base(place, manifest)
-    except MithrilError:
-        if replaced is None:
-            place.storage.delete(_manifest.NAME)
-        else:
-            _manifest.write(place, replaced, replace=True)
+    except (MithrilError, OSError):
+        _withdraw(place, manifest, replaced)
         raise
+
+
+def _withdraw(place: Place, manifest: Manifest, replaced: Manifest | None) -> None:
+    """Takes a manifest back, unless another process, which has seen it, has removed or replaced it meanwhile."""
+    try:
+        is_there = _manifest.read(place).generation == manifest.generation
+    except NotFoundError:
+        is_there = False
+    if not is_there:
+        return
+    if replaced is None:
+        place.storage.delete(_manifest.NAME)
+    else:
+        _manifest.write(place, replaced, replace=True)
 
 
 def _check_base(place: Place, manifest: Manifest) -> None:
@@ -49,13 +64,14 @@ def _check_base(place: Place, manifest: Manifest) -> None:
         return
     base = place.join(manifest.base)
     # The mark first: it is the last to go.
-    is_marked, generation = base.has(MARK), None
+    marks = [name for name, _, _ in base.storage.list("") if MARK.fullmatch(name)]
+    generation = None
     with contextlib.suppress(MithrilError):
         generation = _manifest.read(base).generation
-    if is_marked:
+    if marks:
         raise ConflictError(
             f"`{base}` is being removed or replaced, and `{place}` would be stored against it: nothing is committed. If "
-            f"that was killed, remove `{base}/{MARK}`"
+            f"that was killed, remove `{base}/{marks[0]}`"
         )
     if generation != manifest.base_generation:
         raise ConflictError(

@@ -19,7 +19,9 @@ _PROBE = "conditional"
 # Containers, what tells the number of a save, and what says that a checkpoint is being removed.
 _OURS = re.compile(rf"r\d{{5,}}-[0-9a-f]{{16}}\.mckp|sequence-\d{{9,}}|removing(-[0-9a-f]{{32}})?|{_PROBE}")
 # What a file is called in a directory until it is whole.
-_TEMPORARY = re.compile(r"\.(r\d{5,}-[0-9a-f]{16}\.mckp|sequence-\d{9,}|removing|manifest\.json|latest)\.[0-9a-f]{32}\.tmp")
+_TEMPORARY = re.compile(
+    r"\.(r\d{5,}-[0-9a-f]{16}\.mckp|sequence-\d{9,}|removing(-[0-9a-f]{32})?|manifest\.json|latest)\.[0-9a-f]{32}\.tmp"
+)
 
 
 class _File(NamedTuple):

@@ -35,6 +35,7 @@ class _Finished(NamedTuple):
     """The step; of checkpoints without one, the last number in the name."""
     base: Place | None
     """What it is stored against."""
+    generation: str
 
 
 def latest(root: PathLike) -> Path | str:
@@ -162,17 +163,19 @@ def _remove_old(place: Place, keep_last: int) -> None:
         return
     needed = {place, *(one.place for one in checkpoints[-keep_last:])}
     needed |= {one.base for one in checkpoints if one.place in needed and one.base is not None}
-    old = [one.place for one in checkpoints if one.place not in needed]
-    for checkpoint in old:
-        _claims.mark(checkpoint)
+    old = {one.place: one.generation for one in checkpoints if one.place not in needed}
+    marks = {checkpoint: _claims.mark(checkpoint) for checkpoint in old}
     # A save that was under way may have been stored against one of them since.
     checkpoints, unreadable = finished(place.parent)
     bases = {one.base for one in checkpoints}
-    claimed = {one.base for one in checkpoints if one.place not in old}
+    # Nor does one go that another process has removed meanwhile, and perhaps saves anew.
+    claimed = old.keys() - {one.place for one in checkpoints if old.get(one.place) == one.generation}
+    staying = [one for one in checkpoints if one.place not in old or one.place in claimed]
+    claimed |= {one.base for one in staying if one.base is not None}
     # Bases last: one that is killed in between leaves no checkpoint without the one that it is stored against.
     for checkpoint in sorted(old, key=lambda checkpoint: checkpoint in bases):
         if unreadable or checkpoint in claimed:
-            _claims.unmark(checkpoint)
+            _claims.unmark(checkpoint, marks[checkpoint])
         else:
             # Without its manifest it is no checkpoint: a reader gets all of it or a clear error.
             checkpoint.remove(first=_manifest.NAME)
@@ -198,5 +201,5 @@ def _look(places: list[Place]) -> tuple[list[_Finished], list[Place]]:
             continue
         digits = "".join(c if c.isdigit() else " " for c in place.name).split()
         order = manifest.step if manifest.step is not None else int(digits[-1]) if digits else -1
-        found.append(_Finished(place, manifest.sequence, order, base))
+        found.append(_Finished(place, manifest.sequence, order, base, manifest.generation))
     return found, unreadable

@@ -217,7 +217,7 @@ class MithrilStorageWriter(StorageWriter):  # type: ignore[misc]
             # Of two saves of one place one is refused here.
             _claims.commit(self.path, manifest)
             return
-        _claims.mark(self.path)
+        mark = _claims.mark(self.path)
         try:
             self._check_dependants()
             _claims.commit(self.path, manifest, replaced=old)
@@ -225,7 +225,7 @@ class MithrilStorageWriter(StorageWriter):  # type: ignore[misc]
             for file in old.files.keys() - files.keys():
                 self.path.storage.delete(file)
         finally:
-            _claims.unmark(self.path)
+            _claims.unmark(self.path, mark)
 
     @classmethod
     def validate_checkpoint_id(cls, checkpoint_id: PathLike) -> bool:
