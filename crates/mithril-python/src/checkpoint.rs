@@ -8,10 +8,10 @@ use crate::work::{self, Signals};
 use mithril::checkpoint::blocking::CheckpointCompressor;
 use mithril::checkpoint::{
     self, Checkpoint, CheckpointError, CheckpointMeta, CheckpointView, CompressorConfig, GcOptions,
-    Retention, SaveOptions, SaveStatus, TensorData, TensorView, VerifyOptions,
+    Retention, SaveCheck, SaveOptions, SaveStatus, TensorData, TensorView, VerifyOptions,
 };
 use mithril::{Dtype, ErrorKind};
-use pyo3::exceptions::PyTimeoutError;
+use pyo3::exceptions::{PyTimeoutError, PyValueError};
 use pyo3::prelude::*;
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
@@ -44,7 +44,7 @@ struct Tensor {
 }
 
 /// How a store compresses, chains and keeps: deltas, fields, level, effort, threads, depth, restore cost, and the newest,
-/// every n-th and named checkpoints that are kept; whether weights start where their moments say.
+/// every n-th and named checkpoints that are kept; whether weights start where their moments say; how saves are checked.
 #[derive(FromPyObject)]
 pub(crate) struct Config(
     bool,
@@ -58,16 +58,39 @@ pub(crate) struct Config(
     Option<u64>,
     Vec<String>,
     bool,
+    String,
 );
 
 impl Config {
     fn build(self) -> PyResult<CompressorConfig> {
-        let Self(delta, grouping, level, effort, threads, depth, cost, keep_last, keep_every, keep, moments) =
-            self;
+        let Self(
+            delta,
+            grouping,
+            level,
+            effort,
+            threads,
+            depth,
+            cost,
+            keep_last,
+            keep_every,
+            keep,
+            moments,
+            verify,
+        ) = self;
+        let verify = match verify.as_str() {
+            "chain" => SaveCheck::Chain,
+            "full" => SaveCheck::Full,
+            _ => {
+                return Err(PyValueError::new_err(format!(
+                    "verify is \"chain\" or \"full\", not \"{verify}\""
+                )));
+            }
+        };
         let mut config = CompressorConfig::default()
             .with_delta(delta)
             .with_byte_grouping(grouping)
             .with_from_moments(moments)
+            .with_verify(verify)
             .with_effort(options::effort(effort.as_deref())?)
             .with_threads(options::threads(threads)?)
             .with_chain(depth, cost);

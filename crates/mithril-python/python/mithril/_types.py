@@ -22,8 +22,8 @@ Coding = tuple[int | None, int, str | None, int | None]
 Sizes = tuple[int, int, int]
 
 # Deltas, fields, level, effort, threads, depth of chains, cost of restoring; the newest, every n-th and named checkpoints
-# that are kept; whether weights start where their moments say.
-StoreConfig = tuple[bool, bool, int | None, str | None, int, int, float, int | None, int | None, tuple[str, ...], bool]
+# that are kept; whether weights start where their moments say; how saves are checked.
+StoreConfig = tuple[bool, bool, int | None, str | None, int, int, float, int | None, int | None, tuple[str, ...], bool, str]
 
 # Name, number type, dimensions and bytes of a tensor that is stored.
 StoredTensor = tuple[str, str, list[int], int]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from mithril import _adapters, _mithril
 from mithril._progress import callback
@@ -41,6 +41,8 @@ class Compressor:
         from_moments: whether deltas of fp32 weights start where the moments of their optimiser (`exp_avg` and `exp_avg_sq`,
             `mu` and `nu`, `m` and `v` in the names) say that they went. Moments are named after their weights, or numbered
             as by `torch.optim`. Smaller; but weights are then not read without their moments.
+        verify: how a save is checked before it is committed. "chain", the default, follows every tensor through all that it is
+            stored against, by digests; "full" also reads back and decodes all that was written.
         trusted: whether values that have no representation of their own are stored by pickle, and such pickles are run when
             they are loaded. Never use it for checkpoints of others.
         exit_timeout: seconds that the end of the process waits for saves in the background. What takes longer is given up,
@@ -81,6 +83,7 @@ class Compressor:
         keep_every: int | None = None,
         keep: tuple[str, ...] = (),
         from_moments: bool = False,
+        verify: Literal["chain", "full"] = "chain",
         trusted: bool = False,
         exit_timeout: float = _background.EXIT_TIMEOUT,
     ) -> None:
@@ -101,6 +104,7 @@ class Compressor:
             keep_every,
             tuple(keep),
             from_moments,
+            verify,
         )
         self._opened = (os.getpid(), _mithril.Store(self.storage, self._config))
 
