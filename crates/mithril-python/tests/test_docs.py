@@ -2,6 +2,8 @@
 
 import doctest
 import importlib
+import inspect
+import operator
 import os
 import pkgutil
 import re
@@ -66,3 +68,53 @@ def test_docstrings_are_true(name):
     assert module.__doc__
     results = doctest.testmod(module, optionflags=doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE)
     assert results.failed == 0
+
+
+def sections():
+    """Each section of the reference by the module it is about."""
+    text = (DOCS / "reference.md").read_text()
+    for heading, body in re.findall(r"^## `(mithril[\w.]*)`\n(.*?)(?=^## |\Z)", text, re.DOTALL | re.MULTILINE):
+        yield pytest.param(heading, body, id=heading)
+
+
+def parameters(function):
+    """What a function takes, as the reference writes it."""
+    written = []
+    for name, parameter in inspect.signature(function).parameters.items():
+        if parameter.kind is parameter.KEYWORD_ONLY and not any(one.startswith("*") for one in written):
+            written.append("*")
+        stars = {parameter.VAR_POSITIONAL: "*", parameter.VAR_KEYWORD: "**"}.get(parameter.kind, "")
+        written.append(stars + name)
+    return written[1:] if written[:1] == ["self"] else written
+
+
+@pytest.mark.parametrize(("name", "body"), list(sections()))
+def test_the_reference_has_the_arguments_that_calls_take(name, body):
+    try:
+        module = importlib.import_module(name)
+    except ModuleNotFoundError as error:
+        pytest.skip(f"{error.name} is not installed")
+    calls = re.findall(r"`(\.?[A-Za-z_][\w.]*)\(([^`]*)\)`", body)
+    for call, arguments in calls:
+        path = f"Dictionary{call}" if call.startswith(".") else call
+        try:
+            function = operator.attrgetter(path.removeprefix("mithril."))(module)
+        except AttributeError:
+            assert call in ELSEWHERE, f"`{call}` is not in {name}"
+            continue
+        takes = parameters(function)
+        listed = [argument.partition("=")[0] for argument in " ".join(arguments.split()).split(", ") if argument]
+        if "..." not in listed:
+            assert listed == takes, call
+        assert [argument for argument in takes if argument in listed] == [one for one in listed if one != "..."], call
+
+
+# Calls of torch and Lightning that the reference speaks of.
+ELSEWHERE = ("Trainer",)
+
+
+def test_the_reference_has_every_method_of_compressors():
+    text = (DOCS / "reference.md").read_text()
+    public = [name for name in vars(mithril.checkpoint.Compressor) if not name.startswith("_")]
+    methods = [name for name in public if inspect.isfunction(getattr(mithril.checkpoint.Compressor, name))]
+    assert "keys" in methods and not [name for name in methods if f"`{name}`" not in text]
