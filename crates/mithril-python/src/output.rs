@@ -116,7 +116,7 @@ impl OutputDirectory {
         work::detached(py, || {
             let mut directory = convert::OutputDirectory::create(&self.target, false)?;
             if let Some(source) = &self.source {
-                directory = directory.no_wider_than(source)?;
+                directory = directory.made_of(source)?;
             }
             let temporary = directory.temporary().to_owned();
             *locked(&self.directory) = Some(directory);

@@ -4,8 +4,8 @@ use super::arguments::{CompressArguments, DecompressArguments};
 use super::train::write;
 use super::{Loaded, ratio, records, refused};
 use crate::failure::{Failure, tell};
-use std::collections::HashSet;
 use mithril::dictionary::{PackedRecords, Samples, are_frames, frame_len, pack};
+use std::collections::HashSet;
 use std::path::{Path, PathBuf};
 
 /// How a frame of zstd starts.

@@ -590,7 +590,7 @@ impl Run {
             Err(CheckpointError::NoStore { .. }) if self.model.entries.is_empty() => return Ok(()),
             cleaned => drop(cleaned.map_err(text)?),
         }
-        let found = Model::found(&store, &[self.model.clone()])?;
+        let found = Model::found(&store, std::slice::from_ref(&self.model))?;
         if !found.same_as(&self.model) {
             return Err(format!("in the end there are {:?}, not {:?}", found.keys(), self.model.keys()));
         }

@@ -152,6 +152,10 @@ impl Training {
     }
 }
 
+fn below(random: &mut Random, bound: u16) -> u16 {
+    u16::try_from(random.below(u64::from(bound))).unwrap()
+}
+
 /// Values as weights have them, or flags.
 fn fresh(len: u64, dtype: Dtype, seed: u64) -> TensorData {
     let mut random = Random(seed | 1);
@@ -162,11 +166,12 @@ fn fresh(len: u64, dtype: Dtype, seed: u64) -> TensorData {
             Dtype::F32 => data.extend(number.to_le_bytes()),
             Dtype::Bf16 => data.extend(bf16(number).to_le_bytes()),
             // Halves between 0.125 and 0.5, of either sign.
-            Dtype::F16 => data.extend(
-                (0x3000 | random.below(1 << 11) as u16 | (random.below(2) as u16) << 15).to_le_bytes(),
-            ),
+            Dtype::F16 => {
+                let sign = u16::from(random.below(2) == 1) << 15;
+                data.extend((0x3000 | sign | below(&mut random, 1 << 11)).to_le_bytes());
+            }
             Dtype::I64 => data.extend(random.below(1000).to_le_bytes()),
-            _ => data.push(random.below(3) as u8),
+            _ => data.extend(&below(&mut random, 3).to_le_bytes()[..1]),
         }
     }
     TensorData::new(data, [len], dtype)
@@ -178,7 +183,7 @@ fn moved(tensor: &TensorData, seed: u64) -> TensorData {
     let mut data = tensor.data.to_vec();
     for element in data.chunks_mut(tensor.dtype.unit_len()) {
         if random.below(3) == 0 {
-            element[0] ^= 1 + random.below(3) as u8;
+            element[0] ^= 1 << random.below(2);
         }
     }
     TensorData::new(data, tensor.shape.clone(), tensor.dtype)
@@ -187,7 +192,7 @@ fn moved(tensor: &TensorData, seed: u64) -> TensorData {
 fn reshaped(tensor: &TensorData) -> TensorData {
     let len: u64 = tensor.shape.iter().product();
     let shape = match tensor.shape.len() {
-        1 if len % 4 == 0 => vec![4, len / 4],
+        1 if len.is_multiple_of(4) => vec![4, len / 4],
         1 => vec![len, 1],
         2 => vec![1, len, 1],
         _ => vec![len],
