@@ -250,7 +250,11 @@ impl<'a> Mark<'a> {
         let key = key::removal(&new_generation(storage.location())?);
         let names: Vec<&str> = objects.iter().map(|object| object.key.as_str()).collect();
         let made = SystemTime::now();
-        let life = storage.put_mark(&key, names.join("\n").as_bytes())?;
+        // Removing must work on a full disk above all. A mark that names nothing counts for everything.
+        let life = storage.put_mark(&key, names.join("\n").as_bytes()).or_else(|error| {
+            let _ = storage.delete(&key);
+            storage.put_mark(&key, b"").map_err(|_| error)
+        })?;
         Ok(Self { storage, key, made, _life: life })
     }
 

@@ -352,7 +352,7 @@ impl CheckpointCompressor {
             object: object.to_owned(),
         };
         for object in manifest.kept_objects() {
-            if removed.contains(object) {
+            if removed.as_ref().is_none_or(|removed| removed.contains(object)) {
                 return Err(collected(object));
             }
         }
@@ -367,8 +367,8 @@ impl CheckpointCompressor {
         Ok(())
     }
 
-    /// What removals at work name.
-    fn objects_being_removed(&self) -> Result<HashSet<String>, CheckpointError> {
+    /// What removals at work name; none if it can be anything.
+    fn objects_being_removed(&self) -> Result<Option<HashSet<String>>, CheckpointError> {
         let storage = &*self.store.storage;
         let mut named = HashSet::new();
         for mark in storage.list(key::REMOVED)?.iter().filter(|object| key::is_removal(&object.key)) {
@@ -376,13 +376,14 @@ impl CheckpointCompressor {
                 continue;
             }
             match storage.get(&mark.key, manifest::MAX_LEN) {
+                Ok(names) if names.is_empty() => return Ok(None),
                 Ok(names) => named.extend(String::from_utf8_lossy(&names).lines().map(str::to_owned)),
                 // That removal is done: what it took away is not there.
                 Err(error) if error.kind() == StorageErrorKind::NotFound => {}
                 Err(error) => return Err(error.into()),
             }
         }
-        Ok(named)
+        Ok(Some(named))
     }
 
     /// Removes the data of a save that failed. What cannot be removed now is garbage for later.

@@ -139,7 +139,7 @@ fn gc_touches_only_names_that_a_save_can_have_written() {
         "manifests/old/step_1.json",
     ];
     let ours = ["data/0123456789abcdef0123456789abcdef.mckp", "data/0123456789abcdef0123456789abcdef-2.mckp"];
-    for name in foreign.iter().chain(&ours).chain(&["removed/0123456789abcdef0123456789abcdef.mckp"]) {
+    for name in foreign.iter().chain(&ours).chain(&["removed/0123456789abcdef0123456789abcdef"]) {
         memory.put_new(name, b"x").unwrap();
     }
     let listing = store.list().unwrap();
@@ -152,7 +152,7 @@ fn gc_touches_only_names_that_a_save_can_have_written() {
     for name in foreign {
         memory.get(name, 1).unwrap();
     }
-    assert_eq!(memory.list("removed").unwrap().len(), 1, "the mark is gone, the notes are not");
+    assert_eq!(memory.list("removed").unwrap().len(), 2, "the mark may be that of a removal at work");
 }
 
 #[test]

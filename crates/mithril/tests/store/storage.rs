@@ -11,6 +11,7 @@ pub(crate) fn conforms(backend: &dyn StorageBackend) {
     whole_objects(backend);
     large_objects(backend);
     conditional_create(backend);
+    conditional_change(backend);
     lists(backend);
     bad_keys(backend);
 }
@@ -89,6 +90,26 @@ fn conditional_create(backend: &dyn StorageBackend) {
     backend.delete("manifests/one").unwrap();
 }
 
+/// What is changed is what was read.
+fn conditional_change(backend: &dyn StorageBackend) {
+    let refused = |before: &[u8], after: Option<&[u8]>| {
+        let error = backend.exchange("manifests/one", before, after).unwrap_err();
+        assert_eq!(error.kind(), StorageErrorKind::Changed, "{error}");
+    };
+    refused(b"", Some(b"one"));
+    refused(b"one", None);
+    backend.put_new("manifests/one", b"one").unwrap();
+    refused(b"two", Some(b"three"));
+    refused(b"on", None);
+    refused(b"", None);
+    backend.exchange("manifests/one", b"one", Some(b"number two")).unwrap();
+    assert_eq!(backend.get("manifests/one", 100).unwrap(), b"number two");
+    refused(b"one", Some(b"three"));
+    refused(b"one", None);
+    backend.exchange("manifests/one", b"number two", None).unwrap();
+    assert_eq!(backend.get("manifests/one", 100).unwrap_err().kind(), StorageErrorKind::NotFound);
+}
+
 fn lists(backend: &dyn StorageBackend) {
     assert!(backend.list("nothing").unwrap().is_empty());
     let names = ["manifests/b", "manifests/a~2f1.json", "manifests/deep/er", "manifest", "other/x"];
@@ -124,6 +145,53 @@ fn local_files_conform() {
     let folder = Folder::new("storage");
     conforms(&LocalStorage::new(folder.join("not/there/yet")));
     conforms(&*open(&format!("local://{}", folder.join("url").display())).unwrap());
+}
+
+/// Of several that change what they have read, one succeeds at a time.
+#[test]
+fn changes_at_the_same_time_are_all_counted() {
+    const N_CHANGES: usize = 25;
+    let folder = Folder::new("storage-changes");
+    let memory = MemoryStorage::new();
+    // Each has a handle of its own, as processes have.
+    let handles: [Vec<Box<dyn StorageBackend>>; 2] = [
+        (0..4).map(|_| Box::new(LocalStorage::new(folder.join(""))) as Box<dyn StorageBackend>).collect(),
+        (0..4).map(|_| Box::new(memory.clone()) as Box<dyn StorageBackend>).collect(),
+    ];
+    for handles in handles {
+        handles[0].put_new("manifests/count", b"0").unwrap();
+        std::thread::scope(|scope| {
+            for handle in &handles {
+                scope.spawn(move || {
+                    let mut n_left = N_CHANGES;
+                    while n_left > 0 {
+                        let before = handle.get("manifests/count", 100).unwrap();
+                        let n: usize = std::str::from_utf8(&before).unwrap().parse().unwrap();
+                        let after = (n + 1).to_string();
+                        match handle.exchange("manifests/count", &before, Some(after.as_bytes())) {
+                            Ok(()) => n_left -= 1,
+                            Err(error) => assert_eq!(error.kind(), StorageErrorKind::Changed, "{error}"),
+                        }
+                    }
+                });
+            }
+        });
+        let count = handles[0].get("manifests/count", 100).unwrap();
+        assert_eq!(count, (4 * N_CHANGES).to_string().as_bytes());
+    }
+}
+
+#[test]
+fn a_mark_counts_as_long_as_its_maker_is_there() {
+    let folder = Folder::new("storage-marks");
+    let [maker, other] = [0; 2].map(|_| LocalStorage::new(folder.join("")));
+    let life = maker.put_mark("removed/0123456789abcdef0123456789abcdef", b"data/a").unwrap();
+    let mark = other.list("removed").unwrap().remove(0);
+    assert_eq!(other.get(&mark.key, 100).unwrap(), b"data/a");
+    assert!(!other.remove_dead_mark(&mark).unwrap());
+    drop(life);
+    assert!(other.remove_dead_mark(&mark).unwrap());
+    assert!(other.list("removed").unwrap().is_empty());
 }
 
 #[test]

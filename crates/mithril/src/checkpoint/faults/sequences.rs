@@ -608,11 +608,13 @@ impl Run {
         store.gc(&GcOptions::now()).map_err(text)?;
         let (there, needed) = objects(&store).map_err(text)?;
         let temporary = temporary_len(&self.disk);
-        if there != needed || temporary > 0 {
+        let marks = store.storage().list("removed").map_err(|error| error.to_string())?;
+        if there != needed || temporary > 0 || !marks.is_empty() {
             return Err(format!(
-                "{} objects, {} needed, {temporary} temporary bytes",
+                "{} objects, {} needed, {temporary} temporary bytes, {} marks",
                 there.len(),
-                needed.len()
+                needed.len(),
+                marks.len()
             ));
         }
         Ok(())

@@ -12,14 +12,16 @@ mod upload;
 
 use super::memory::{no_key, too_large};
 use super::{
-    ObjectInfo, ObjectWriter, StorageBackend, StorageError, StorageErrorKind, StorageOptions, is_key,
+    ObjectInfo, ObjectWriter, StorageBackend, StorageError, StorageErrorKind, StorageOptions, changed, is_key,
 };
 use bytes::Bytes;
 use client::Client;
 use futures_util::TryStreamExt;
 use mithril_format::ReadAt;
 use object_store::path::Path;
-use object_store::{GetOptions, GetRange, GetResult, ObjectStoreExt, PutMode, PutOptions, PutPayload};
+use object_store::{
+    GetOptions, GetRange, GetResult, ObjectStoreExt, PutMode, PutOptions, PutPayload, UpdateVersion,
+};
 use read_ahead::ReadAhead;
 use std::io;
 use std::time::Duration;
@@ -69,10 +71,7 @@ fn put(
 fn put_new(client: &Client, key: &str, bytes: Bytes) -> Result<(), StorageError> {
     match put(client, "create", key, PutPayload::from(bytes.clone()), PutMode::Create) {
         // A first attempt may have succeeded although its answer was lost.
-        Err(error)
-            if error.kind() == StorageErrorKind::AlreadyExists
-                && get(client, key, bytes.len() as u64).is_ok_and(|there| there == bytes) =>
-        {
+        Err(error) if error.kind() == StorageErrorKind::AlreadyExists && get_is(client, key, &bytes) => {
             Ok(())
         }
         result => result,
@@ -92,6 +91,11 @@ fn get(client: &Client, key: &str, max_len: u64) -> Result<Vec<u8>, StorageError
         (_, Some(bytes)) => Ok(bytes),
         (len, None) => Err(too_large(key, client.location(), len, max_len)),
     }
+}
+
+/// Whether an object has these bytes.
+fn get_is(client: &Client, key: &str, bytes: &[u8]) -> bool {
+    get(client, key, bytes.len() as u64).is_ok_and(|there| there == bytes)
 }
 
 /// The bytes of an answer; nothing if there are more than were announced or asked for. Those are not kept in memory.
@@ -149,6 +153,38 @@ impl StorageBackend for CloudStorage {
 
     fn lists_may_lag(&self) -> bool {
         true
+    }
+
+    /// A removal is not conditional: the clients know no condition for it.
+    fn exchange(&self, key: &str, before: &[u8], after: Option<&[u8]>) -> Result<(), StorageError> {
+        let path = self.path("change", key)?;
+        let max_len = before.len() as u64;
+        let get = move |store: client::Store| async move {
+            let found = store.get(&path).await?;
+            let version =
+                UpdateVersion { e_tag: found.meta.e_tag.clone(), version: found.meta.version.clone() };
+            Ok((collect(found, max_len).await?, version))
+        };
+        let changed = || changed(key, self.location());
+        let version = match self.client.run("read", key, get) {
+            Ok((Some(there), version)) if there == before => version,
+            Err(error) if error.kind() != StorageErrorKind::NotFound => return Err(error),
+            _ => return Err(changed()),
+        };
+        let Some(after) = after else { return delete(&self.client, key) };
+        let payload = || PutPayload::from(after.to_vec());
+        match put(&self.client, "replace", key, payload(), PutMode::Update(version)) {
+            // A first attempt may have succeeded although its answer was lost.
+            Err(error) if error.kind() == StorageErrorKind::AlreadyExists => {
+                let is_ours = get_is(&self.client, key, after);
+                if is_ours { Ok(()) } else { Err(changed()) }
+            }
+            // This server knows no condition for it either.
+            Err(error) if error.kind() == StorageErrorKind::Unsupported => {
+                put(&self.client, "replace", key, payload(), PutMode::Overwrite)
+            }
+            replaced => replaced,
+        }
     }
 
     fn replace(&self, key: &str, bytes: &[u8]) -> Result<(), StorageError> {
