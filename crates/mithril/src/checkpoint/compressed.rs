@@ -39,11 +39,27 @@ impl CheckpointCompressor {
         Ok(Against { chain: Chain::open(&self.store.storage, &manifest)?, manifest })
     }
 
+    /// Says that another process has deleted the previous checkpoint, where an object is missing for that reason.
+    fn or_deleted(&self, previous: Option<&str>, error: CheckpointError) -> CheckpointError {
+        match (error.missing_object(), previous.map(|key| self.store.manifest(key))) {
+            (Some(_), Some(Err(gone))) => gone,
+            _ => error,
+        }
+    }
+
     /// A checkpoint as a container in memory, stored against one of the store if a key is given.
     ///
     /// # Errors
     /// As [`CheckpointCompressor::save`].
     pub fn compress(
+        &self,
+        checkpoint: &Checkpoint,
+        previous: Option<&str>,
+    ) -> Result<CompressedCheckpoint, CheckpointError> {
+        self.compress_against(checkpoint, previous).map_err(|error| self.or_deleted(previous, error))
+    }
+
+    fn compress_against(
         &self,
         checkpoint: &Checkpoint,
         previous: Option<&str>,
@@ -72,6 +88,11 @@ impl CheckpointCompressor {
     /// # Errors
     /// `NotFound` or `MissingBase` when the one it needs is not in the store; `Compression` when it is damaged.
     pub fn decompress(&self, compressed: &CompressedCheckpoint) -> Result<Checkpoint, CheckpointError> {
+        let previous = compressed.previous.as_deref();
+        self.decompress_against(compressed).map_err(|error| self.or_deleted(previous, error))
+    }
+
+    fn decompress_against(&self, compressed: &CompressedCheckpoint) -> Result<Checkpoint, CheckpointError> {
         let bases = match &compressed.previous {
             Some(previous) => self.against(previous)?.models(&LetGo::new()),
             None => Bases::none(),
