@@ -173,7 +173,8 @@ def test_unpacking_runs_pickles_only_if_trusted_and_leaves_no_part(tmp_path: Pat
     found = torch.load(tmp_path / "plain" / "optimizer.pt", weights_only=False)
     assert isinstance(found["kept"], Opaque)
     assert (tmp_path / "plain" / "trainer_state.json").read_text() == "{}"
-    assert {file.stat().st_mode & 0o077 for file in (tmp_path / "plain").iterdir()} == {0}
+    files_and_top = [file for file in (tmp_path / "plain").rglob("*") if file.is_file()] + [tmp_path / "plain"]
+    assert {file.stat().st_mode & 0o077 for file in files_and_top} == {0}
     with pytest.raises(FileExistsError):
         unpack(path, tmp_path / "plain", trusted=True)
 

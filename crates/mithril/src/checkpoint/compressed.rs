@@ -4,6 +4,7 @@ use super::blocking::CheckpointCompressor;
 use super::chain::{self, Against, Chain};
 use super::error::about;
 use super::let_go::LetGo;
+use super::load::MAX_TRIES;
 use super::tensors::CheckpointFile;
 use super::{Checkpoint, CheckpointError, TensorData};
 use crate::container::{Bases, Reader};
@@ -39,12 +40,21 @@ impl CheckpointCompressor {
         Ok(Against { chain: Chain::open(&self.store.storage, &manifest)?, manifest })
     }
 
-    /// Says that another process has deleted the previous checkpoint, where an object is missing for that reason.
-    fn or_deleted(&self, previous: Option<&str>, error: CheckpointError) -> CheckpointError {
-        match (error.missing_object(), previous.map(|key| self.store.manifest(key))) {
-            (Some(_), Some(Err(gone))) => gone,
-            _ => error,
+    /// Does something that reads an earlier checkpoint: once more where another process has replaced it meanwhile, and in vain
+    /// where it has deleted it.
+    fn reading<T>(
+        &self,
+        previous: Option<&str>,
+        work: impl Fn() -> Result<T, CheckpointError>,
+    ) -> Result<T, CheckpointError> {
+        let Some(previous) = previous else { return work() };
+        for _ in 1..MAX_TRIES {
+            match work() {
+                Err(error) if error.missing_object().is_some() => drop(self.store.manifest(previous)?),
+                done => return done,
+            }
         }
+        work()
     }
 
     /// A checkpoint as a container in memory, stored against one of the store if a key is given.
@@ -56,7 +66,7 @@ impl CheckpointCompressor {
         checkpoint: &Checkpoint,
         previous: Option<&str>,
     ) -> Result<CompressedCheckpoint, CheckpointError> {
-        self.compress_against(checkpoint, previous).map_err(|error| self.or_deleted(previous, error))
+        self.reading(previous, || self.compress_against(checkpoint, previous))
     }
 
     fn compress_against(
@@ -88,8 +98,7 @@ impl CheckpointCompressor {
     /// # Errors
     /// `NotFound` or `MissingBase` when the one it needs is not in the store; `Compression` when it is damaged.
     pub fn decompress(&self, compressed: &CompressedCheckpoint) -> Result<Checkpoint, CheckpointError> {
-        let previous = compressed.previous.as_deref();
-        self.decompress_against(compressed).map_err(|error| self.or_deleted(previous, error))
+        self.reading(compressed.previous.as_deref(), || self.decompress_against(compressed))
     }
 
     fn decompress_against(&self, compressed: &CompressedCheckpoint) -> Result<Checkpoint, CheckpointError> {

@@ -15,7 +15,7 @@ use std::collections::BTreeMap;
 use std::io::Write;
 
 /// Loads that may find another process at work on the same key.
-const MAX_TRIES: usize = 4;
+pub(super) const MAX_TRIES: usize = 4;
 
 impl CheckpointCompressor {
     /// All tensors of a checkpoint.
