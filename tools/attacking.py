@@ -109,8 +109,8 @@ class Store:
 
     def keys(self) -> list[str]:
         """The keys that there are; none before the first save."""
-        manifests = self.folder / "manifests"
-        if not manifests.is_dir() or not any(manifests.iterdir()):
+        # A save that was killed may have left a temporary file there.
+        if not any((self.folder / "manifests").glob("*.json")):
             return []
         listed = json.loads(succeed(*self.command("list", "--json")))
         return [checkpoint["key"] for checkpoint in listed["checkpoints"]]
