@@ -19,8 +19,10 @@ pub(crate) fn run(arguments: &InspectArguments) -> Result<(), Failure> {
     let source = Source::open(&arguments.file)?;
     if !source.is_container() && !source.is_model() {
         if arguments.html.is_some() {
-            let message =
-                format!("`{}` is neither a container nor a model file, of which pages are made", source.name);
+            let message = format!(
+                "`{}` is neither a container nor a model file, and a page shows one of these",
+                source.name
+            );
             return Err(Failure::input(message));
         }
         let name = source.name.clone();

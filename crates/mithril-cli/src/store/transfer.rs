@@ -112,7 +112,7 @@ pub(super) fn load(url: &str, arguments: &LoadArguments) -> Result<(), Failure> 
     Ok(())
 }
 
-/// A failure of restoring to an output, of which the store knows no name.
+/// Why a file was not restored. The store does not know the name of the output, so it is added here.
 fn written_to(output: &str, error: &CheckpointError) -> Failure {
     match error {
         CheckpointError::Compression { source: Error::Io { what, source, .. }, .. }

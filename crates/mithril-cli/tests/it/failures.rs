@@ -3,7 +3,7 @@
 mod cases;
 mod shelf;
 
-use crate::{check_done, json, run, text};
+use crate::{check_done, closed_pipe, json, run, text};
 use cases::{Case, Stdout, Writes, cases};
 use shelf::{Cell, Found, OUT, Shelf, is_temporary, put_link, set_mode};
 use std::collections::{BTreeMap, BTreeSet};
@@ -100,7 +100,7 @@ fn code(output: &Output) -> String {
     output.status.code().map_or_else(|| "a signal".to_owned(), |code| code.to_string())
 }
 
-/// Runs a command that may fail: then there is no part of an output, and an old output is what it was.
+/// Runs a command that may fail. If it does, there is no part of an output, and an old output has not changed.
 fn refused(shelf: &Shelf, case: &Case, how: &Try<'_>) -> String {
     let once = |force: bool| {
         let cell = shelf.cell(how.line);
@@ -272,9 +272,7 @@ fn unread(shelf: &Shelf, case: &Case) -> Option<String> {
     };
     let cell = shelf.cell(&line);
     let before = cell.found();
-    let (reader, writer) = std::io::pipe().unwrap();
-    drop(reader);
-    let output = cell.command(&line).stdout(writer).output().unwrap();
+    let output = cell.command(&line).stdout(closed_pipe()).output().unwrap();
     assert!(!text(&output.stderr).contains("stdout"), "{line}: {}", text(&output.stderr));
     match case.writes {
         Writes::Store => check_store(&cell, case),

@@ -3,7 +3,7 @@
 use crate::{Directory, check_done, run, safetensors, text};
 use std::process::{Command, Output};
 
-/// Runs with at most so many KiB of addresses.
+/// Runs with an address space of this many KiB.
 fn run_within(kib: u64, arguments: &[&str]) -> Output {
     let script = format!("ulimit -v {kib} && exec \"$0\" \"$@\"");
     Command::new("sh").args(["-c", &script, env!("CARGO_BIN_EXE_mithril")]).args(arguments).output().unwrap()

@@ -225,7 +225,7 @@ impl CheckpointCompressor {
     fn listed_objects(&self) -> Result<HashSet<String>, CheckpointError> {
         let found = self.store.manifests_without_tensors()?;
         if let Some((_, error)) = found.unreadable.into_iter().next() {
-            // Nobody knows what it needs: nothing is removed.
+            // It is not known what it needs: nothing is removed.
             return Err(error);
         }
         let mut listed: HashSet<String> = found.readable.iter().flat_map(objects_of).collect();
@@ -258,7 +258,8 @@ impl<'a> Mark<'a> {
         Ok(Self { storage, key, made, _life: life })
     }
 
-    /// Whether nobody can have taken it for one that was left: a removal that was suspended must not go on.
+    /// Whether other processes still respect it. After an hour they may delete it, so a removal that was suspended stops
+    /// well before.
     fn counts(&self) -> bool {
         self.made.elapsed().is_ok_and(|age| age < MARK_AGE / 2)
     }

@@ -11,8 +11,8 @@ use std::time::UNIX_EPOCH;
 /// Name of the journal in the directory that is being written. Removed when all is done.
 pub(super) const NAME: &str = ".mithril-journal";
 
-/// Whether what is at these places below an output may be replaced: if that is wanted, or an interrupted run left it, which
-/// is no result that anybody relies on. Else nothing may be there, and nothing is changed when something is.
+/// Whether files at these places in an output directory may be replaced: if the caller wants that, or if an interrupted run
+/// left them. Otherwise a file that exists is an error, and nothing is changed.
 pub(super) fn may_replace<'a>(
     output: &Path,
     replace: bool,

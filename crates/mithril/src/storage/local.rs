@@ -2,7 +2,7 @@
 
 use super::memory::{no_key, too_large};
 use super::{
-    MARK_AGE, ObjectInfo, ObjectWriter, StorageBackend, StorageError, StorageErrorKind, changed, is_key,
+    MARK_AGE, ObjectInfo, ObjectWriter, StorageBackend, StorageError, exchange_in_two_steps, is_key,
 };
 use crate::AtomicFile;
 use crate::atomic_file::remove_abandoned;
@@ -136,19 +136,7 @@ impl StorageBackend for LocalStorage {
     fn exchange(&self, key: &str, before: &[u8], after: Option<&[u8]>) -> Result<(), StorageError> {
         let path = self.path("change", key)?;
         let _lock = self.files.lock_directory(path.parent().unwrap_or(&self.root));
-        match self.get(key, before.len() as u64) {
-            Ok(there) if there == before => {}
-            Err(error)
-                if !matches!(error.kind(), StorageErrorKind::NotFound | StorageErrorKind::TooLarge) =>
-            {
-                return Err(error);
-            }
-            _ => return Err(changed(key, &self.location)),
-        }
-        match after {
-            Some(after) => self.replace(key, after),
-            None => self.delete(key),
-        }
+        exchange_in_two_steps(self, key, before, after)
     }
 
     /// The file is locked until its maker is gone.

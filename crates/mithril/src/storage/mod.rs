@@ -82,19 +82,7 @@ pub trait StorageBackend: fmt::Debug + Send + Sync {
     /// # Errors
     /// `Changed` when the object has other bytes by now, or is gone: it stays as it is. Or the system's reason.
     fn exchange(&self, key: &str, before: &[u8], after: Option<&[u8]>) -> Result<(), StorageError> {
-        match self.get(key, before.len() as u64) {
-            Ok(there) if there == before => {}
-            Err(error)
-                if !matches!(error.kind(), StorageErrorKind::NotFound | StorageErrorKind::TooLarge) =>
-            {
-                return Err(error);
-            }
-            _ => return Err(changed(key, self.location())),
-        }
-        match after {
-            Some(after) => self.replace(key, after),
-            None => self.delete(key),
-        }
+        exchange_in_two_steps(self, key, before, after)
     }
 
     /// Makes a small object that says what its maker is doing, as long as the maker lives. What is returned keeps it alive,
@@ -195,6 +183,26 @@ impl ObjectInfo {
 
 /// How long a mark counts whose maker cannot be asked.
 pub const MARK_AGE: Duration = Duration::from_secs(3600);
+
+/// Compares, then writes. Another writer must be kept away in between.
+fn exchange_in_two_steps<S: StorageBackend + ?Sized>(
+    storage: &S,
+    key: &str,
+    before: &[u8],
+    after: Option<&[u8]>,
+) -> Result<(), StorageError> {
+    match storage.get(key, before.len() as u64) {
+        Ok(there) if there == before => {}
+        Err(error) if !matches!(error.kind(), StorageErrorKind::NotFound | StorageErrorKind::TooLarge) => {
+            return Err(error);
+        }
+        _ => return Err(changed(key, storage.location())),
+    }
+    match after {
+        Some(after) => storage.replace(key, after),
+        None => storage.delete(key),
+    }
+}
 
 /// Another writer was faster.
 fn changed(key: &str, location: &str) -> StorageError {

@@ -80,6 +80,7 @@ impl StorageBackend for Watched {
         self.n_read.fetch_add(usize::from(key.starts_with("manifests/")), Ordering::Relaxed);
         let at_once = self.at_once.fetch_add(1, Ordering::Relaxed) + 1;
         self.most_at_once.fetch_max(at_once, Ordering::Relaxed);
+        // Long enough that reads by several threads overlap.
         std::thread::sleep(Duration::from_millis(2));
         self.at_once.fetch_sub(1, Ordering::Relaxed);
         self.memory.get(key, max_len)

@@ -28,7 +28,7 @@ pub(super) enum Stdout {
     Report,
     /// A report if `--json` asks for it.
     Json,
-    /// The output, where `-` stands for it.
+    /// The output, if it is named `-`.
     Output,
     /// Nothing at all.
     Nothing,

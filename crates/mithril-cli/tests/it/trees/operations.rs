@@ -111,7 +111,7 @@ pub(super) fn packing() -> impl Strategy<Value = Packing> {
 }
 
 impl Packing {
-    /// The options that say so, for so many bytes.
+    /// The command line options for an input of this length.
     pub(super) fn options(&self, len: usize) -> Vec<String> {
         let effort = if len > MAX_EFFORT_LEN { "fast" } else { self.effort };
         let mut options = vec!["--effort", effort, "--threads", self.threads, "--alignment", self.alignment];
