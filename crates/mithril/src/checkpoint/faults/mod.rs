@@ -4,12 +4,14 @@
 //! The numbers of cases are those of every run. `MITHRIL_FAULTS=full cargo test --release -p mithril --lib faults` runs
 //! those of a release, which `docs/benchmarks` records.
 
+mod actions;
 mod model;
 mod scenario;
 mod sequences;
 mod simulated;
 mod steps;
 mod training;
+mod worker;
 
 use crate::Dtype;
 use crate::checkpoint::{Checkpoint, TensorData};
