@@ -38,7 +38,7 @@ END_MAGIC = b"MCKF"
 RECORD_MAGIC = b"MCKE"
 PROLOGUE_LEN = 24
 FOOTER_LEN = 84
-FULL, REF, COPY, DELTA, DERIVED = range(5)
+FULL, REF, COPY, DELTA, DERIVED, INLINE = range(6)
 GLUE, DIGEST, BASE_NAME, STEP = 0x10, 0x20, 0x40, 0x80
 LINK_RECORDS = 2
 
@@ -48,6 +48,7 @@ MAX_SECTION_LEN = 100_000_000
 SMALL_SECTION_LEN = 1 << 20
 MAX_SECTION_RATIO = 32
 MAX_NAME_LEN = 65535
+MAX_INLINE_LEN = 64
 MAX_PATH_LEN = 4096
 MAX_ALIGNMENT = 16
 
@@ -298,6 +299,7 @@ class Entry:
     base: bytes | None = None
     base_name: str | None = None
     target: int | None = None
+    inline: bytes | None = None
     step: Step | None = None
     frame_len: int = 0
     frame_checksum: int = 0
@@ -335,7 +337,7 @@ def read_entry(r: Reader) -> Entry:
     """Section 4.3."""
     tag = r.u8()
     kind = tag & 0x0F
-    if kind > DERIVED or tag & STEP and kind != DELTA:
+    if kind > INLINE or tag & STEP and kind != DELTA:
         raise Unsupported(f"entry tag {tag:#04x}")
     name = read_name(r)
     dtype = r.u8()
@@ -357,6 +359,10 @@ def read_entry(r: Reader) -> Entry:
     if tag & DIGEST:
         entry.digest = r.take(32)
     require(not tag & BASE_NAME or kind in (COPY, DELTA), "a base name without a base")
+    if kind == INLINE:
+        require(not tag & DIGEST, "a digest of bytes in the index")
+        require(entry.raw_len <= MAX_INLINE_LEN, "too many bytes for the index")
+        entry.inline = r.take(entry.raw_len)
     if kind in (COPY, DELTA):
         entry.base = r.take(32)
     if tag & BASE_NAME:
@@ -447,7 +453,7 @@ def link_fields(entry: Entry, target: int | None) -> bytes:
         fields += struct.pack("<I", target)
     if entry.kind == DERIVED:
         fields += b"\0"
-    return fields
+    return fields + (entry.inline or b"")
 
 
 def place_frames(entries: list[Entry], footer: Footer) -> None:
@@ -540,6 +546,8 @@ class Container:
     def raw(self, number: int) -> bytes:
         """The raw bytes of an entry."""
         entry = self.entries[number]
+        if entry.inline is not None:
+            return entry.inline
         if entry.kind == COPY:
             return self.base(entry)
         if entry.kind == REF:

@@ -19,7 +19,7 @@ const RULES: &[Rule] = &[
     Rule {
         name: "mithril-format",
         own: &["mithril-codec"],
-        others: Some(&["thiserror", "serde", "serde_json", "blake3"]),
+        others: Some(&["thiserror", "serde", "serde_json", "blake3", "hashbrown"]),
     },
     Rule { name: "mithril", own: &["mithril-codec", "mithril-format"], others: None },
     Rule { name: "mithril-gpu", own: &["mithril-codec", "mithril-format"], others: None },

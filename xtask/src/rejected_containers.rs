@@ -1,8 +1,8 @@
 //! Containers that every reader must refuse, each with one defect and sums that are right otherwise.
 
 use crate::forge::{
-    BASE_NAME, BF16, COPY, DERIVED, F32, Forge, Forged, GLUE, LINK_RECORDS, Part, REF, U8, number,
-    stored_frame, stored_stream,
+    BASE_NAME, BF16, COPY, DERIVED, DIGEST, F32, Forge, Forged, GLUE, INLINE, LINK_RECORDS, Part, REF, U8,
+    number, stored_frame, stored_stream,
 };
 use crate::rejected::Rejected;
 
@@ -133,7 +133,15 @@ pub(crate) fn containers() -> Vec<Rejected> {
             entry,
             with_index(|index| drop(index.splice(0..1, [&[0xff; 9][..], &[2]].concat()))),
         ),
-        ("entry_kind_5", unsupported, with_entry(Forged::link(5, "x", U8, &[0], &[]))),
+        ("entry_kind_6", unsupported, with_entry(Forged::link(6, "x", U8, &[0], &[]))),
+        ("inline_with_a_digest", entry, with_entry(Forged::link(INLINE | DIGEST, "x", U8, &[0], &[7; 32]))),
+        ("inline_of_65_bytes", entry, with_entry(Forged::link(INLINE, "x", U8, &[65], &[7; 65]))),
+        ("inline_that_is_cut_off", entry, with_entry(Forged::link(INLINE, "x", U8, &[9], &[7; 8]))),
+        (
+            "derived_from_inline",
+            entry,
+            of(vec![Forged::link(INLINE, "wide", F32, &[2], &[7; 8]), Forged::derived("x", BF16, &[2], 0)]),
+        ),
         ("entry_tag_bit_7", unsupported, with_entry(Forged::link(0x80 | REF, "x", U8, &[4], &[1]))),
         ("entry_dtype_200", unsupported, with_entry(Forged::link(REF, "x", 200, &[4], &[1]))),
         ("rounding_1", unsupported, of(vec![f32_tensor(), Forged::link(DERIVED, "x", BF16, &[2], &[0, 1])])),

@@ -55,6 +55,8 @@ pub mod entry_kind {
     pub const DELTA: u8 = 3;
     /// The rounding of another entry.
     pub const DERIVED: u8 = 4;
+    /// Bytes in the index.
+    pub const INLINE: u8 = 5;
     /// The bits of the kind.
     pub const MASK: u8 = 0x0f;
 }
@@ -95,8 +97,8 @@ mod tests {
         let magics = [CONTAINER_MAGIC, CONTAINER_END, RECORD_MAGIC];
         assert_eq!(magics, [*b"MCKP", *b"MCKF", *b"MCKE"]);
         assert_eq!((CONTAINER_VERSION, container_flags::CRITICAL), (1, 0xff));
-        use entry_kind::{COPY, DELTA, DERIVED, FULL, MASK, REF};
-        assert_eq!([FULL, REF, COPY, DELTA, DERIVED, MASK], [0, 1, 2, 3, 4, 15]);
+        use entry_kind::{COPY, DELTA, DERIVED, FULL, INLINE, MASK, REF};
+        assert_eq!([FULL, REF, COPY, DELTA, DERIVED, INLINE, MASK], [0, 1, 2, 3, 4, 5, 15]);
         use entry_flags::{BASE_NAME, DIGEST, GLUE, STEP};
         assert_eq!([GLUE, DIGEST, BASE_NAME, STEP], [0x10, 0x20, 0x40, 0x80]);
         assert_eq!(rounding::NEAREST_EVEN, 0);

@@ -22,6 +22,7 @@ pub mod frame;
 pub mod framed_safetensors;
 pub mod gguf;
 pub mod limits;
+mod name_table;
 pub mod npy;
 pub mod npz;
 pub mod onnx;
@@ -35,5 +36,6 @@ mod zip;
 
 pub use digest::{Digest, Digester};
 pub use error::{FormatError, ReadError};
+pub use name_table::NameTable;
 pub use read_at::{Fetched, ReadAt};
 pub use tensor_info::TensorInfo;

@@ -32,6 +32,9 @@ pub const MIN_BYTES_PER_ENTRY: u64 = 16;
 /// Entries that any index may list.
 pub const FEW_ENTRIES: u64 = 4096;
 
+/// Raw bytes of a tensor whose bytes are in the index. A frame takes more around its bytes than this many.
+pub const MAX_INLINE_LEN: usize = 64;
+
 /// Bytes of a tensor's name: what the two bytes of a record can tell.
 pub const MAX_NAME_LEN: usize = 65535;
 

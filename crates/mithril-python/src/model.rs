@@ -4,7 +4,7 @@ use crate::buffer::{Buffer, FreshBytes, Output};
 use crate::error::{NotFoundError, of_file, to_python};
 use crate::options::threads;
 use crate::work::{self, Signals};
-use mithril::container::{self, Bases, Content};
+use mithril::container::{self, Bases, Content, EntryKind};
 use pyo3::exceptions::{PyMemoryError, PyValueError};
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyTuple};
@@ -161,12 +161,14 @@ fn find(model: &container::Model, name: &str) -> PyResult<usize> {
     model.find(name).ok_or_else(missing)
 }
 
-/// Bytes of a tensor's own frame; none in a plain file, and for what is stored elsewhere.
+/// Bytes that a container holds of a tensor; none in a plain file, and for what is stored elsewhere.
 fn stored_len(model: &container::Model, name: &str) -> Option<u64> {
     let container = model.container()?;
     let mut idx = container.find(name).ok()?;
     while let Content::Ref { entry_idx } = container.entries()[idx].content {
         idx = entry_idx;
     }
-    container.directory().frame(idx).map(|frame| frame.len)
+    let entry = &container.entries()[idx];
+    let is_elsewhere = matches!(entry.kind(), EntryKind::Copy | EntryKind::Derived);
+    (!is_elsewhere).then(|| entry.stored_len())
 }

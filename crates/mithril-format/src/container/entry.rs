@@ -4,9 +4,8 @@ use super::number::{self, NoNumber};
 use crate::forever::{entry_flags, entry_kind, rounding};
 use crate::limits::{FEW_ENTRIES, MAX_NAME_LEN, MAX_RANK, MIN_BYTES_PER_ENTRY};
 use crate::tensor_info::shown;
-use crate::{Digest, FormatError};
+use crate::{Digest, FormatError, NameTable};
 use mithril_codec::Dtype;
-use std::collections::HashSet;
 
 /// A tensor of a container, or the bytes of the original file that belong to no tensor.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -21,7 +20,7 @@ pub struct Entry {
     pub glue: bool,
     /// Bytes of the glue that stand before this tensor in the original file, behind the tensor before it.
     pub glue_before: u64,
-    /// Digest of the raw bytes, if the writer took it.
+    /// Digest of the raw bytes, if the writer took it. Not stored for bytes that are in the index, which it is taken of.
     pub digest: Option<Digest>,
     /// Where its bytes come from.
     pub content: Content,
@@ -69,6 +68,21 @@ pub enum Content {
         /// How it is rounded.
         rounding: Rounding,
     },
+    /// The index itself holds the bytes.
+    Inline {
+        /// All raw bytes: at most [`MAX_INLINE_LEN`](crate::limits::MAX_INLINE_LEN).
+        bytes: Box<[u8]>,
+    },
+}
+
+impl Content {
+    /// The digest of bytes that the index holds, which it does not store.
+    pub(super) fn inline_digest(&self) -> Option<Digest> {
+        match self {
+            Self::Inline { bytes } => Some(Digest::of(bytes)),
+            _ => None,
+        }
+    }
 }
 
 /// A step of an optimiser with two moments: where it brings a base tensor of F32 weights is known before the weights are.
@@ -104,10 +118,13 @@ pub enum EntryKind {
     Delta,
     /// Rounded from another entry.
     Derived,
+    /// Held by the index.
+    Inline,
 }
 
 impl EntryKind {
-    const ALL: [Self; 5] = [Self::Full, Self::Ref, Self::Copy, Self::Delta, Self::Derived];
+    /// All of them.
+    pub const ALL: [Self; 6] = [Self::Full, Self::Ref, Self::Copy, Self::Delta, Self::Derived, Self::Inline];
 
     /// Its number in files.
     pub(super) fn id(self) -> u8 {
@@ -117,6 +134,7 @@ impl EntryKind {
             Self::Copy => entry_kind::COPY,
             Self::Delta => entry_kind::DELTA,
             Self::Derived => entry_kind::DERIVED,
+            Self::Inline => entry_kind::INLINE,
         }
     }
 
@@ -132,6 +150,7 @@ impl EntryKind {
             Self::Copy => "copy",
             Self::Delta => "delta",
             Self::Derived => "derived",
+            Self::Inline => "inline",
         }
     }
 }
@@ -145,6 +164,7 @@ impl Entry {
             Content::Copy { .. } => EntryKind::Copy,
             Content::Delta { .. } => EntryKind::Delta,
             Content::Derived { .. } => EntryKind::Derived,
+            Content::Inline { .. } => EntryKind::Inline,
         }
     }
 
@@ -153,6 +173,15 @@ impl Entry {
         match self.content {
             Content::Full { len, checksum } | Content::Delta { len, checksum, .. } => Some((len, checksum)),
             _ => None,
+        }
+    }
+
+    /// Bytes of its own that the container holds: those of its frame, or those in the index.
+    pub fn stored_len(&self) -> u64 {
+        match &self.content {
+            Content::Full { len, .. } | Content::Delta { len, .. } => *len,
+            Content::Inline { bytes } => bytes.len() as u64,
+            Content::Ref { .. } | Content::Copy { .. } | Content::Derived { .. } => 0,
         }
     }
 
@@ -242,7 +271,7 @@ pub(super) fn write_index(entries: &[Entry]) -> Vec<u8> {
         out.push(
             entry.kind().id()
                 | flag(entry.glue, entry_flags::GLUE)
-                | flag(entry.digest.is_some(), entry_flags::DIGEST)
+                | flag(has_stored_digest(entry), entry_flags::DIGEST)
                 | flag(base_name.is_some(), entry_flags::BASE_NAME)
                 | flag(entry.step().is_some(), entry_flags::STEP),
         );
@@ -251,11 +280,12 @@ pub(super) fn write_index(entries: &[Entry]) -> Vec<u8> {
         number::push(entry.shape.len() as u64, &mut out);
         entry.shape.iter().for_each(|&dimension| number::push(dimension, &mut out));
         number::push(entry.glue_before, &mut out);
-        if let Some(digest) = entry.digest {
+        if let Some(digest) = entry.digest.filter(|_| has_stored_digest(entry)) {
             out.extend(digest.0);
         }
         match &entry.content {
             Content::Full { .. } => {}
+            Content::Inline { bytes } => out.extend(bytes),
             Content::Copy { base, .. } | Content::Delta { base, .. } => {
                 out.extend(base.0);
                 if let Some(name) = base_name {
@@ -281,25 +311,59 @@ pub(super) fn write_index(entries: &[Entry]) -> Vec<u8> {
     out
 }
 
-/// Reads an index. `offset` is where it stands in the file: as many bytes are there for what it lists.
-pub(super) fn parse_index(raw: &[u8], offset: u64) -> Result<Vec<Entry>, FormatError> {
-    let mut reader = IndexReader { rest: raw, offset, entry_idx: 0, names: HashSet::new() };
-    let n_entries = reader.number()?;
-    let limit = FEW_ENTRIES.max(offset / MIN_BYTES_PER_ENTRY);
-    if n_entries > limit {
-        return Err(FormatError::Limit { what: "entries", found: n_entries, limit, offset });
-    }
+/// Whether the index has the digest of an entry. That of bytes which it holds itself follows from them.
+fn has_stored_digest(entry: &Entry) -> bool {
+    entry.digest.is_some() && entry.kind() != EntryKind::Inline
+}
+
+/// Reads an index, and makes the table of its names. `offset` is where it starts in the file: as many bytes are there for
+/// what it lists.
+pub(super) fn parse_index(raw: &[u8], offset: u64) -> Result<(Vec<Entry>, NameTable), FormatError> {
+    let mut reader = IndexReader::new(raw, offset)?;
     // Grown as entries are read: a count is only a claim.
-    let mut entries = Vec::new();
-    for _ in 0..n_entries {
-        entries.push(reader.entry()?);
-        reader.entry_idx += 1;
-    }
-    if !reader.rest.is_empty() {
-        return Err(FormatError::Corrupt { what: "bytes behind the last entry of the index", offset });
+    let (mut entries, mut names) = (Vec::new(), NameTable::default());
+    while let Some(entry) = reader.next()? {
+        entries.push(entry);
+        // Here, because an index of nothing but the same name must not fill memory first.
+        add_name(&mut names, &entries, entries.len() - 1, offset)?;
     }
     check_links(&entries, offset)?;
-    Ok(entries)
+    Ok((entries, names))
+}
+
+/// Checks that an index keeps all rules and reads as these entries, without a second copy of them.
+pub(super) fn check_index(raw: &[u8], offset: u64, entries: &[Entry]) -> Result<(), FormatError> {
+    let mut reader = IndexReader::new(raw, offset)?;
+    let mut names = NameTable::default();
+    for (entry_idx, entry) in entries.iter().enumerate() {
+        if reader.next()?.as_ref() != Some(entry) {
+            return Err(reader.corrupt("entry that does not read as what was written"));
+        }
+        add_name(&mut names, entries, entry_idx, offset)?;
+    }
+    if reader.next()?.is_some() {
+        return Err(reader.corrupt("entry that was not written"));
+    }
+    check_links(entries, offset)
+}
+
+/// Adds the name of a tensor to those before it.
+fn add_name(
+    names: &mut NameTable,
+    entries: &[Entry],
+    entry_idx: usize,
+    offset: u64,
+) -> Result<(), FormatError> {
+    if entries[entry_idx].glue || names.insert(entry_idx, |idx| &entries[idx].name).is_none() {
+        return Ok(());
+    }
+    let name = shown(&entries[entry_idx].name);
+    Err(FormatError::Entry {
+        entry_idx: entry_idx as u64,
+        name,
+        what: "two tensors of the same name",
+        offset,
+    })
 }
 
 /// Entries that point to others point to ones that have content of their own; glue is first, and there is enough.
@@ -355,18 +419,42 @@ fn check_links(entries: &[Entry], offset: u64) -> Result<(), FormatError> {
     Ok(())
 }
 
-/// Reads the fields of an index, each checked.
+/// Reads the entries of an index, each field checked.
 struct IndexReader<'a> {
     rest: &'a [u8],
     offset: u64,
-    /// Number of the entry that is being read.
+    n_entries: u64,
+    /// Number of the entry that is read next.
     entry_idx: u64,
-    /// Names of the tensors before it. A second one is refused where it stands: an index of nothing but the same name
-    /// must not fill memory first.
-    names: HashSet<&'a str>,
 }
 
 impl<'a> IndexReader<'a> {
+    fn new(raw: &'a [u8], offset: u64) -> Result<Self, FormatError> {
+        let mut reader = Self { rest: raw, offset, n_entries: 0, entry_idx: 0 };
+        reader.n_entries = reader.number()?;
+        let limit = FEW_ENTRIES.max(offset / MIN_BYTES_PER_ENTRY);
+        if reader.n_entries > limit {
+            return Err(FormatError::Limit { what: "entries", found: reader.n_entries, limit, offset });
+        }
+        Ok(reader)
+    }
+
+    /// The next entry; nothing when all are read, which is at the end of the index.
+    fn next(&mut self) -> Result<Option<Entry>, FormatError> {
+        if self.entry_idx == self.n_entries {
+            return match self.rest {
+                [] => Ok(None),
+                _ => Err(FormatError::Corrupt {
+                    what: "bytes after the last entry of the index",
+                    offset: self.offset,
+                }),
+            };
+        }
+        let entry = self.entry()?;
+        self.entry_idx += 1;
+        Ok(Some(entry))
+    }
+
     fn corrupt(&self, what: &'static str) -> FormatError {
         let (entry_idx, offset) = (self.entry_idx, self.offset);
         FormatError::Entry { entry_idx, name: String::new(), what, offset }
@@ -424,10 +512,6 @@ impl<'a> IndexReader<'a> {
             kind.ok_or(FormatError::Unknown { what: "entry kind", id: u32::from(tag), offset: self.offset })?;
         let name = self.text()?;
         let glue = has(entry_flags::GLUE);
-        if !glue && !self.names.insert(name) {
-            let (entry_idx, name, offset) = (self.entry_idx, shown(name), self.offset);
-            return Err(FormatError::Entry { entry_idx, name, what: "two tensors of the same name", offset });
-        }
         let dtype_id = self.byte()?;
         let dtype = Dtype::from_id(dtype_id).ok_or(FormatError::Unknown {
             what: "dtype",
@@ -440,16 +524,25 @@ impl<'a> IndexReader<'a> {
             return Err(FormatError::Limit { what: "rank", found: rank, limit, offset: self.offset });
         }
         let shape = (0..rank).map(|_| self.number()).collect::<Result<Vec<u64>, _>>()?;
-        if raw_len(dtype, &shape).is_none() {
-            return Err(self.corrupt("shape that is too large or does not fill whole bytes"));
-        }
+        let raw_len = raw_len(dtype, &shape)
+            .ok_or_else(|| self.corrupt("shape that is too large or does not fill whole bytes"))?;
         let glue_before = self.number()?;
-        let digest =
-            if has(entry_flags::DIGEST) { Some(Digest(self.array::<{ Digest::LEN }>()?)) } else { None };
         let based = matches!(kind, EntryKind::Copy | EntryKind::Delta);
         if has(entry_flags::BASE_NAME) && !based {
             return Err(self.corrupt("base name of a tensor without a base"));
         }
+        if kind == EntryKind::Inline {
+            if has(entry_flags::DIGEST) {
+                return Err(self.corrupt("digest of bytes that are in the index themselves"));
+            }
+            if !Entry::can_be_inline(raw_len) {
+                return Err(self.corrupt("too many bytes for the index"));
+            }
+            let bytes = self.take(raw_len)?;
+            return Ok(Entry { glue, glue_before, ..Entry::inline(name, dtype, shape, bytes) });
+        }
+        let digest =
+            if has(entry_flags::DIGEST) { Some(Digest(self.array::<{ Digest::LEN }>()?)) } else { None };
         let base = match based {
             true => Some(Digest(self.array::<{ Digest::LEN }>()?)),
             false => None,

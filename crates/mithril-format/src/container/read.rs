@@ -3,8 +3,7 @@
 use super::entry::{Content, Entry, parse_index};
 use super::{Footer, Header, Prologue, Record, footer};
 use crate::forever::container_flags;
-use crate::{Digest, FormatError, ReadAt, ReadError};
-use std::collections::HashMap;
+use crate::{Digest, FormatError, NameTable, ReadAt, ReadError};
 use std::ops::Range;
 
 /// Bytes read from the end at first: footer and index of all but the largest containers.
@@ -16,7 +15,7 @@ pub struct Directory {
     entries: Vec<Entry>,
     /// Where the record of every entry starts, and where its frame starts, or would start if it had one.
     starts: Vec<Start>,
-    by_name: HashMap<String, usize>,
+    names: NameTable,
     footer: Footer,
     index_coded: Vec<u8>,
     file_len: u64,
@@ -75,11 +74,9 @@ impl Directory {
             Some(start) => before_footer[start..].to_vec(),
             None => source.read_range(footer.index_offset..file_len - Footer::LEN as u64)?,
         };
-        let entries = parse_index(&footer.decode_index(&index_coded)?, footer.index_offset)?;
+        let (entries, names) = parse_index(&footer.decode_index(&index_coded)?, footer.index_offset)?;
         let starts = find_frames(&entries, &footer)?;
-        let by_name = entries.iter().enumerate().filter(|(_, entry)| !entry.glue);
-        let by_name = by_name.map(|(entry_idx, entry)| (entry.name.clone(), entry_idx)).collect();
-        Ok(Self { entries, starts, by_name, footer, index_coded, file_len })
+        Ok(Self { entries, starts, names, footer, index_coded, file_len })
     }
 
     /// All entries in order.
@@ -89,7 +86,7 @@ impl Directory {
 
     /// The number of the tensor of this name.
     pub fn find(&self, name: &str) -> Option<usize> {
-        self.by_name.get(name).copied()
+        self.names.find(name, |entry_idx| &self.entries[entry_idx].name)
     }
 
     /// Where the frame of an entry lies, if it has one.
@@ -98,6 +95,13 @@ impl Directory {
         let (len, checksum) = entry.frame()?;
         let start = self.starts[entry_idx];
         Some(StoredFrame { record_offset: start.record, offset: start.frame, len, checksum })
+    }
+
+    /// Where everything of an entry lies: its record if it has one, and its frame if it has one.
+    pub fn place(&self, entry_idx: usize) -> Option<Range<u64>> {
+        let start = self.starts.get(entry_idx)?;
+        let frame_len = self.entries[entry_idx].frame().map_or(0, |(len, _)| len);
+        Some(start.record..start.frame + frame_len)
     }
 
     /// Where the record of an entry without a frame lies, if it has one: what [`Directory::check_record`] takes.

@@ -3,7 +3,7 @@
 use super::entry::{Content, Entry, EntryKind, Rounding, raw_len};
 use super::number;
 use crate::forever::{RECORD_MAGIC, entry_flags, entry_kind, rounding};
-use crate::limits::{MAX_NAME_LEN, MAX_RANK};
+use crate::limits::{MAX_INLINE_LEN, MAX_NAME_LEN, MAX_RANK};
 use crate::{Digest, FormatError};
 use mithril_codec::{Dtype, checksum};
 
@@ -29,7 +29,7 @@ const FIXED_LEN: usize = 12;
 
 /// Bytes of the longest record.
 pub(super) const MAX_RECORD_LEN: usize =
-    FIXED_LEN + MAX_NAME_LEN + 1 + MAX_NUMBER_LEN * (2 + MAX_RANK) + Digest::LEN + 8;
+    FIXED_LEN + MAX_NAME_LEN + 1 + MAX_NUMBER_LEN * (2 + MAX_RANK) + MAX_INLINE_LEN + 8;
 
 /// Bytes of the longest number.
 const MAX_NUMBER_LEN: usize = 10;
@@ -43,18 +43,19 @@ impl Record {
                 Content::Copy { base, .. } => Content::Copy { base: *base, base_name: None },
                 content => content.clone(),
             };
-            Entry { content, digest: None, ..entry.clone() }
+            Entry { digest: content.inline_digest(), content, ..entry.clone() }
         });
         Self { entry_idx, glue, kind, steps: entry.step().is_some(), name, link }
     }
 
     /// Bytes of the record of an entry. That of a link does not depend on the number of its target.
     pub(super) fn len(entry: &Entry) -> usize {
-        let content_len = match entry.content {
+        let content_len = match &entry.content {
             Content::Full { .. } | Content::Delta { .. } => return FIXED_LEN + entry.name.len() + 8,
             Content::Ref { .. } => 4,
             Content::Copy { .. } => Digest::LEN,
             Content::Derived { .. } => 4 + 1,
+            Content::Inline { bytes } => bytes.len(),
         };
         let numbers = [entry.shape.len() as u64, entry.glue_before];
         let numbers_len: usize = numbers.iter().chain(&entry.shape).map(|&n| number::len(n)).sum();
@@ -140,6 +141,7 @@ fn write_link(link: &Entry, out: &mut Vec<u8>) {
             out.extend(target(*entry_idx));
             out.push(rounding::NEAREST_EVEN);
         }
+        Content::Inline { bytes } => out.extend(bytes),
         Content::Full { .. } | Content::Delta { .. } => unreachable!("an entry with a frame is no link"),
     }
 }
@@ -159,7 +161,13 @@ impl LinkFields {
         let dtype = Dtype::from_id(self.dtype_id)?;
         raw_len(dtype, &self.shape)?;
         let Self { shape, glue_before, content, .. } = self;
-        Some(Entry { glue_before, content: content?, ..Entry::full(name, dtype, shape) })
+        let content = content?;
+        Some(Entry {
+            glue_before,
+            digest: content.inline_digest(),
+            content,
+            ..Entry::full(name, dtype, shape)
+        })
     }
 }
 
@@ -183,11 +191,16 @@ impl<'a> RecordReader<'a> {
     fn link(&mut self, kind: EntryKind) -> Option<LinkFields> {
         let [dtype_id] = self.array()?;
         let rank = self.number().filter(|&rank| rank <= MAX_RANK as u64)?;
-        let shape = (0..rank).map(|_| self.number()).collect::<Option<_>>()?;
+        let shape: Vec<u64> = (0..rank).map(|_| self.number()).collect::<Option<_>>()?;
         let glue_before = self.number()?;
         let content = match kind {
             EntryKind::Copy => Some(Content::Copy { base: Digest(self.array()?), base_name: None }),
             EntryKind::Ref => Some(Content::Ref { entry_idx: self.target()? }),
+            EntryKind::Inline => {
+                let len =
+                    raw_len(Dtype::from_id(dtype_id)?, &shape).filter(|&len| Entry::can_be_inline(len))?;
+                Some(Content::Inline { bytes: self.take(usize::try_from(len).ok()?)?.into() })
+            }
             _ => {
                 let entry_idx = self.target()?;
                 let known = self.array()? == [rounding::NEAREST_EVEN];

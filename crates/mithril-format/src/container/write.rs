@@ -2,6 +2,7 @@
 
 use super::entry::{self, Content, Entry};
 use super::{Footer, Header, Prologue, Record, is_tensor_name};
+use crate::limits::MAX_INLINE_LEN;
 use crate::tensor_info::shown;
 use crate::{Digest, FormatError};
 use mithril_codec::{Checksummer, Dtype};
@@ -118,6 +119,11 @@ impl<W: Write> ContainerWriter<W> {
         {
             return Err(invalid(format!("tensor `{}` has an impossible shape", entry.name)));
         }
+        if let Content::Inline { bytes } = &entry.content
+            && (bytes.len() as u64 != entry.raw_len() || !Entry::can_be_inline(entry.raw_len()))
+        {
+            return Err(invalid(format!("tensor `{}` has other bytes than its shape", entry.name)));
+        }
         Ok(())
     }
 
@@ -129,7 +135,7 @@ impl<W: Write> ContainerWriter<W> {
         self.point_to_content();
         let index = entry::write_index(&self.entries);
         // Reading it back costs little, and a container that no reader accepts is found before it exists.
-        entry::parse_index(&index, self.offset).map_err(invalid)?;
+        entry::check_index(&index, self.offset, &self.entries).map_err(invalid)?;
         let mut end = Vec::new();
         let footer = Footer::write(&index, self.offset, &self.head, &mut end).map_err(invalid)?;
         self.writer.write_all(&end)?;
@@ -209,6 +215,25 @@ impl Entry {
             digest: None,
             content: Content::Full { len: 0, checksum: 0 },
         }
+    }
+
+    /// An entry whose bytes the index holds.
+    ///
+    /// # Panics
+    /// When the bytes are not those of such a tensor, or too many: see [`Entry::can_be_inline`].
+    pub fn inline(name: impl Into<String>, dtype: Dtype, shape: impl Into<Vec<u64>>, bytes: &[u8]) -> Self {
+        let content = Content::Inline { bytes: bytes.into() };
+        let entry = Self { digest: content.inline_digest(), content, ..Self::full(name, dtype, shape) };
+        assert!(
+            entry.raw_len() == bytes.len() as u64 && Self::can_be_inline(entry.raw_len()),
+            "bytes of the tensor, and few"
+        );
+        entry
+    }
+
+    /// Whether the index may hold a tensor of this many raw bytes.
+    pub fn can_be_inline(raw_len: u64) -> bool {
+        raw_len <= MAX_INLINE_LEN as u64
     }
 
     /// The glue of an original file: so many bytes that belong to no tensor.

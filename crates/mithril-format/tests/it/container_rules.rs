@@ -1,8 +1,8 @@
 //! Containers that break one rule each: refused for that rule, with the entry and the offset.
 
 use crate::forge::{
-    BASE_NAME, BF16, BYTES, COPY, DELTA, DERIVED, DIGEST, F16, F32, FULL, Forge, Forged, GLUE, LINK_RECORDS,
-    Part, REF, U8, number, stored_frame, stored_stream,
+    BASE_NAME, BF16, BYTES, COPY, DELTA, DERIVED, DIGEST, F16, F32, FULL, Forge, Forged, GLUE, INLINE,
+    LINK_RECORDS, Part, REF, U8, number, stored_frame, stored_stream,
 };
 use crate::{error_kind, error_name};
 use mithril_codec::entropy::lz::Compressor;
@@ -139,6 +139,55 @@ fn links_that_lead_nowhere_or_in_circles_are_refused() {
 }
 
 #[test]
+fn bytes_in_the_index_are_few_and_have_no_digest() {
+    let inline =
+        |tag: u8, n: u64, len: usize| with_entry(Forged::link(INLINE | tag, "i", U8, &[n], &vec![7; len]));
+    for n in [0, 1, 64] {
+        let directory = open(&inline(0, n, small(n))).unwrap();
+        let entry = &directory.entries()[3];
+        let raw = vec![7; small(n)];
+        assert_eq!((entry.digest, entry.stored_len()), (Some(mithril_format::Digest::of(&raw)), n));
+        assert_eq!(entry.content, Content::Inline { bytes: raw.into() });
+    }
+    check("65 bytes", &inline(0, 65, 65), "too many bytes for the index");
+    check("as many bytes as there can be", &inline(0, 1 << 40, 8), "too many bytes for the index");
+    check("a digest", &inline(DIGEST, 32, 64), "digest of bytes that are in the index themselves");
+    check("a base name", &inline(BASE_NAME, 4, 4), "base name of a tensor without a base");
+    check("fewer bytes than the shape says", &inline(0, 9, 8), "ends inside an entry");
+    check("more bytes than the shape says", &inline(0, 7, 8), "bytes after the last entry");
+    let step = inline(0x80, 4, 4);
+    assert_eq!(error_kind(&refused("a step", &step)), "unsupported");
+    // Others may refer to them, and none is derived from them.
+    let mut forge = good();
+    forge.entries.push(Forged::link(INLINE, "i", F32, &[2], &[7; 8]));
+    forge.entries.push(Forged::reference("r", F32, &[2], 3));
+    assert!(open(&forge.build()).is_ok());
+    forge.entries.push(Forged::derived("d", BF16, &[2], 3));
+    check("derived from bytes in the index", &forge.build(), "no rounding of");
+    // Records repeat them.
+    let mut forge = Forge::of(vec![Forged::link(INLINE, "i", U8, &[4], &[1, 2, 3, 4])]);
+    forge.flags = LINK_RECORDS;
+    assert!(open(&forge.build()).is_ok());
+    forge.entries[0].recorded[3] = 5;
+    check("other bytes in the record", &forge.build(), "record and index do not agree");
+    forge.entries[0].recorded.pop();
+    assert!(open(&forge.build()).is_err());
+}
+
+#[test]
+fn a_writer_writes_no_inline_entry_that_readers_refuse() {
+    let mut writer = ContainerWriter::new(Vec::new(), &Header::default(), 6).unwrap();
+    for (n, len) in [(65, 65), (4, 5), (5, 4)] {
+        let content = Content::Inline { bytes: vec![1; len].into() };
+        let entry = Entry { content, ..Entry::full("i", mithril_codec::Dtype::U8, [n]) };
+        assert_eq!(writer.add_link(entry).unwrap_err().kind(), std::io::ErrorKind::InvalidInput);
+    }
+    writer.add_link(Entry::inline("i", mithril_codec::Dtype::Bf16, [2], &[1, 2, 3, 4])).unwrap();
+    let file = writer.finish().unwrap().writer;
+    assert_eq!(open(&file).unwrap().entries()[0].raw_len(), 4);
+}
+
+#[test]
 fn names_are_any_texts_and_what_is_none_is_refused() {
     let named = |name: &[u8]| {
         let mut forge = good();
@@ -218,14 +267,14 @@ fn lengths_that_lie_are_refused() {
             }
         })
     };
-    check("fewer entries than there are", &index(&|bytes| bytes[0] = 2), "behind the last entry");
+    check("fewer entries than there are", &index(&|bytes| bytes[0] = 2), "after the last entry");
     check("more entries than there are", &index(&|bytes| bytes[0] = 4), "entry 3");
     check(
         "a claim of 2^63 entries",
         &index(&|bytes| drop(bytes.splice(0..1, number(1 << 63)))),
         "above the limit",
     );
-    check("a byte more", &index(&|bytes| bytes.push(0)), "behind the last entry");
+    check("a byte more", &index(&|bytes| bytes.push(0)), "after the last entry");
     check("a needless zero", &index(&|bytes| drop(bytes.splice(0..1, [0x83, 0]))), "needless zeros");
     check("65 bits", &index(&|bytes| drop(bytes.splice(0..1, [0xff; 9].into_iter().chain([2])))), "64 bits");
     check("no index", &index(&|bytes| bytes.clear()), "ends inside");
@@ -325,7 +374,7 @@ fn records_must_be_those_of_their_entries() {
     check("another kind", &change(&|record| record[8] = DELTA), "record and index do not agree");
     check("glue", &change(&|record| record[8] = GLUE), "record and index do not agree");
     check("a kind without a frame", &change(&|record| record[8] = REF), "record");
-    check("a kind that is not known", &change(&|record| record[8] = 5), "kind that is not known");
+    check("a kind that is not known", &change(&|record| record[8] = 6), "kind that is not known");
     check("flags of the index", &change(&|record| record[8] = FULL | DIGEST), "kind that is not known");
     check("a reserved byte", &change(&|record| record[9] = 1), "kind that is not known");
     check("another magic", &change(&|record| record[3] = b'X'), "no record");

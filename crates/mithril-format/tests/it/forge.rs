@@ -51,6 +51,7 @@ pub(crate) const REF: u8 = 1;
 pub(crate) const COPY: u8 = 2;
 pub(crate) const DELTA: u8 = 3;
 pub(crate) const DERIVED: u8 = 4;
+pub(crate) const INLINE: u8 = 5;
 pub(crate) const GLUE: u8 = 0x10;
 pub(crate) const DIGEST: u8 = 0x20;
 pub(crate) const BASE_NAME: u8 = 0x40;

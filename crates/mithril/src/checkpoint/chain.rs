@@ -106,7 +106,7 @@ impl Chain {
                         && tensor.shape == entry.shape
                         && tensor.raw_len == entry.raw_len()
                         && tensor.entry_kind() == Some(entry.kind())
-                        && tensor.stored_len == entry.frame().map_or(0, |(len, _)| len)
+                        && tensor.stored_len == entry.stored_len()
                         && digest.is_none_or(|digest| digest == tensor.digest);
                     if !is_same {
                         break &entry.name;
@@ -289,7 +289,7 @@ fn link_entries(
     };
     let mut linked: Vec<Option<StoredTensor>> = Vec::with_capacity(own.reader.entries().len());
     for entry in own.reader.entries() {
-        let stored_len = entry.frame().map_or(0, |(len, _)| len);
+        let stored_len = entry.stored_len();
         let mut tensor = StoredTensor {
             name: entry.name.clone(),
             dtype: entry.dtype.name().to_owned(),

@@ -130,7 +130,7 @@ pub struct StoredTensor {
     pub raw_len: u64,
     /// Bytes of its own frame.
     pub stored_len: u64,
-    /// How it is stored: `full`, `delta`, `copy`, `ref` or `derived`.
+    /// How it is stored: `full`, `delta`, `copy`, `ref`, `derived` or `inline`.
     pub kind: String,
     /// Digest of its bytes.
     #[serde(with = "hex")]
@@ -153,8 +153,7 @@ pub struct StoredTensor {
 impl StoredTensor {
     /// How it is stored.
     pub fn entry_kind(&self) -> Option<EntryKind> {
-        use EntryKind::{Copy, Delta, Derived, Full, Ref};
-        [Full, Ref, Copy, Delta, Derived].into_iter().find(|kind| kind.name() == self.kind)
+        EntryKind::ALL.into_iter().find(|kind| kind.name() == self.kind)
     }
 
     /// Type of its elements.

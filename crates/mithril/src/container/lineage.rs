@@ -1,7 +1,7 @@
 //! Containers of which later ones are stored against earlier ones: where the bytes of each base tensor lie.
 
 use super::needs::{Bytes, each_base, each_beside};
-use super::{Content, Entry, Reader};
+use super::{Entry, Reader};
 use mithril_format::ReadAt;
 use std::collections::{HashMap, HashSet};
 use std::fmt;
@@ -42,12 +42,11 @@ impl Lineage {
         let mut candidates = Vec::with_capacity(readers.len());
         for reader in readers.iter().rev() {
             let entries = reader.entries();
-            let is_wanted = |entry: &Entry| {
-                let holds_bytes = !matches!(entry.content, Content::Copy { .. } | Content::Ref { .. });
-                let digest = entry.digest.filter(|_| holds_bytes && !entry.glue);
-                digest.is_some_and(|digest| wanted.contains(&(digest, entry.raw_len())))
+            let is_wanted = |idx: &usize| {
+                let entry = &entries[*idx];
+                entry.digest.is_some_and(|digest| wanted.contains(&(digest, entry.raw_len())))
             };
-            let found: Vec<usize> = (0..entries.len()).filter(|&idx| is_wanted(&entries[idx])).collect();
+            let found: Vec<usize> = reader.holders().iter().copied().filter(is_wanted).collect();
             for &idx in &found {
                 each_base(entries, &entries[idx], &mut |base| _ = wanted.insert(base.bytes));
             }
@@ -76,12 +75,12 @@ impl Lineage {
 
     /// What reading an entry costs; nothing when something that it needs has no place.
     fn cost_of(&self, entries: &[Entry], entry: &Entry) -> Option<u64> {
-        let mut cost = Some(entry.frame().map_or(0, |(len, _)| len));
+        let mut cost = Some(entry.stored_len());
         let mut add = |more: Option<u64>| {
             cost = cost.zip(more).and_then(|(cost, more)| cost.checked_add(more)?.checked_add(1));
         };
         each_base(entries, entry, &mut |base| add(self.places.get(&base.bytes).map(|place| place.cost)));
-        each_beside(entry, &mut |idx| add(Some(entries[idx].frame().map_or(0, |(len, _)| len))));
+        each_beside(entry, &mut |idx| add(Some(entries[idx].stored_len())));
         cost
     }
 

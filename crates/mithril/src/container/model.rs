@@ -8,19 +8,22 @@ use crate::Error;
 use crate::pipeline::ahead::FramePlace;
 use mithril_codec::Dtype;
 use mithril_format::source::{self, Kind};
-use mithril_format::{Digest, ReadAt, framed_safetensors};
+use mithril_format::{Digest, NameTable, ReadAt, framed_safetensors};
 use std::collections::HashMap;
 use std::fmt;
 use std::ops::Range;
-use std::sync::{Arc, OnceLock};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
 /// An open model file: plain (safetensors, npy, npz, pt, gguf, onnx) or a container.
 pub struct Model {
     name: String,
-    tensors: Vec<ModelTensor>,
-    by_name: HashMap<String, usize>,
-    /// Digests of tensors, taken when first asked for.
-    digests: Vec<OnceLock<Digest>>,
+    /// Those of a container are made of its entries when first asked for: of a million tensors they take as much memory as
+    /// the entries.
+    tensors: OnceLock<Vec<ModelTensor>>,
+    /// Numbers by name; a container has its own table.
+    names: NameTable,
+    /// Digests that no container has recorded, taken when first asked for, by the number of the tensor.
+    digests: Mutex<HashMap<usize, Digest>>,
     content: ModelContent,
 }
 
@@ -52,6 +55,17 @@ struct Packed {
     entries: Vec<usize>,
     /// Whether all that a tensor needs is at hand, found when first asked for.
     is_resolved: Vec<OnceLock<bool>>,
+}
+
+impl Packed {
+    fn tensors(&self) -> Vec<ModelTensor> {
+        let tensor = |&entry_idx: &usize| {
+            let entry = &self.reader.entries()[entry_idx];
+            let (name, shape) = (entry.name.clone(), entry.shape.clone());
+            ModelTensor { name, dtype: entry.dtype, shape, raw_len: entry.raw_len() }
+        };
+        self.entries.iter().map(tensor).collect()
+    }
 }
 
 /// A tensor of a model.
@@ -128,19 +142,10 @@ impl Model {
         let is_part = |entry: &Entry| !entry.glue && is_part(entry);
         let entries: Vec<usize> =
             (0..reader.entries().len()).filter(|&idx| is_part(&reader.entries()[idx])).collect();
-        let tensors = entries.iter().map(|&idx| {
-            let entry = &reader.entries()[idx];
-            ModelTensor {
-                name: entry.name.clone(),
-                dtype: entry.dtype,
-                shape: entry.shape.clone(),
-                raw_len: entry.raw_len(),
-            }
-        });
-        let tensors = tensors.collect();
         let is_resolved = entries.iter().map(|_| OnceLock::new()).collect();
-        let packed = Box::new(Packed { reader, bases, entries, is_resolved });
-        Self::new(name, tensors, ModelContent::Packed(packed))
+        let content = ModelContent::Packed(Box::new(Packed { reader, bases, entries, is_resolved }));
+        let (tensors, names, digests) = Default::default();
+        Self { name, tensors, names, digests, content }
     }
 
     /// A model whose tensors lie one behind the other in the source that `make` returns, given their places.
@@ -171,9 +176,8 @@ impl Model {
     }
 
     fn new(name: String, tensors: Vec<ModelTensor>, content: ModelContent) -> Self {
-        let by_name = tensors.iter().enumerate().map(|(idx, tensor)| (tensor.name.clone(), idx)).collect();
-        let digests = tensors.iter().map(|_| OnceLock::new()).collect();
-        Self { name, tensors, by_name, digests, content }
+        let names = NameTable::of(tensors.len(), |idx| &tensors[idx].name);
+        Self { name, tensors: tensors.into(), names, digests: Mutex::default(), content }
     }
 
     /// How messages call it.
@@ -183,12 +187,23 @@ impl Model {
 
     /// Its tensors, in the order of their bytes.
     pub fn tensors(&self) -> &[ModelTensor] {
-        &self.tensors
+        self.tensors.get_or_init(|| match &self.content {
+            ModelContent::Packed(packed) => packed.tensors(),
+            ModelContent::Plain { .. } | ModelContent::Parts { .. } => {
+                unreachable!("they have them at first")
+            }
+        })
     }
 
     /// The number of the tensor of this name.
     pub fn find(&self, name: &str) -> Option<usize> {
-        self.by_name.get(name).copied()
+        match &self.content {
+            // The numbers of entries are in order.
+            ModelContent::Packed(packed) => {
+                packed.entries.binary_search(&packed.reader.find(name).ok()?).ok()
+            }
+            _ => self.names.find(name, |idx| &self.tensors()[idx].name),
+        }
     }
 
     /// Its kind: `container`, or the format of a plain file.
@@ -245,7 +260,7 @@ impl Model {
             ModelContent::Plain { source, stored, .. } => match &stored[tensor_idx] {
                 Stored { bytes, is_frame: false } => Ok(OpenTensor::plain(source, bytes.clone())),
                 Stored { bytes, is_frame: true } => {
-                    let tensor = &self.tensors[tensor_idx];
+                    let tensor = &self.tensors()[tensor_idx];
                     OpenTensor::frame(source, bytes.clone(), tensor.raw_len)
                         .map_err(|error| error.in_tensor(&tensor.name))
                 }
@@ -300,7 +315,7 @@ impl Model {
     /// When there is no such tensor.
     pub fn read(&self, tensor_idx: usize) -> Result<Vec<u8>, Error> {
         let tensor = self.open_tensor(tensor_idx)?;
-        tensor.read_all(0).map_err(|error| error.in_tensor(&self.tensors[tensor_idx].name))
+        tensor.read_all(0).map_err(|error| error.in_tensor(&self.tensors()[tensor_idx].name))
     }
 
     /// The digest of a tensor's raw bytes: as a container recorded it, or taken now and kept.
@@ -315,7 +330,8 @@ impl Model {
             return Ok(digest);
         }
         let digest = self.open_tensor(tensor_idx)?.digest(0)?;
-        Ok(*self.digests[tensor_idx].get_or_init(|| digest))
+        self.taken().insert(tensor_idx, digest);
+        Ok(digest)
     }
 
     /// The digest of a tensor's raw bytes, if it costs nothing.
@@ -324,12 +340,16 @@ impl Model {
             ModelContent::Plain { .. } | ModelContent::Parts { .. } => None,
             ModelContent::Packed(packed) => digest_of(packed.reader.entries(), packed.entries[tensor_idx]),
         };
-        recorded.or_else(|| self.digests[tensor_idx].get().copied())
+        recorded.or_else(|| self.taken().get(&tensor_idx).copied())
+    }
+
+    fn taken(&self) -> MutexGuard<'_, HashMap<usize, Digest>> {
+        self.digests.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 impl fmt::Debug for Model {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Model").field("name", &self.name).field("tensors", &self.tensors.len()).finish()
+        f.debug_struct("Model").field("name", &self.name).field("tensors", &self.tensors().len()).finish()
     }
 }

@@ -9,12 +9,15 @@ use mithril_codec::Dtype;
 use mithril_format::container::{Directory, StoredFrame};
 use mithril_format::{Digest, Digester, ReadAt};
 use std::ops::Range;
+use std::sync::OnceLock;
 
 /// An open container.
 #[derive(Debug)]
 pub struct Reader<S> {
     source: S,
     directory: Directory,
+    /// See [`Reader::holders`].
+    holders: OnceLock<Vec<usize>>,
 }
 
 /// A tensor that is ready to be read.
@@ -26,6 +29,8 @@ pub struct OpenTensor<'a> {
 enum OpenContent<'a> {
     /// Bytes as they are in a source.
     Plain { source: &'a dyn ReadAt, start: u64 },
+    /// Bytes that the index holds.
+    Inline(&'a [u8]),
     /// A frame.
     Frame(FrameSource<'a>),
     /// A frame that needs a base.
@@ -46,7 +51,7 @@ impl<S: ReadAt> Reader<S> {
     /// When the source cannot be read, is no container, or its end is damaged.
     pub fn open(source: S) -> Result<Self, Error> {
         let directory = Directory::open(&source)?;
-        Ok(Self { source, directory })
+        Ok(Self { source, directory, holders: OnceLock::new() })
     }
 
     /// What the container says about itself.
@@ -60,6 +65,18 @@ impl<S: ReadAt> Reader<S> {
     /// All entries: the tensors in order, behind the glue if there is one.
     pub fn entries(&self) -> &[Entry] {
         self.directory.entries()
+    }
+
+    /// Numbers of the tensors whose bytes this container holds itself: all but copies and references. Of a checkpoint in
+    /// which little has changed they are few.
+    pub(super) fn holders(&self) -> &[usize] {
+        self.holders.get_or_init(|| {
+            let holds_bytes = |entry: &Entry| {
+                !entry.glue && !matches!(entry.content, Content::Copy { .. } | Content::Ref { .. })
+            };
+            let numbered = self.entries().iter().enumerate();
+            numbered.filter(|(_, entry)| holds_bytes(entry)).map(|(entry_idx, _)| entry_idx).collect()
+        })
     }
 
     /// Where everything lies.
@@ -229,6 +246,7 @@ impl<S: ReadAt> Reader<S> {
                 });
                 OpenContent::Delta { frame: open_frame(stored)?, base }
             }
+            (Content::Inline { bytes }, _) => OpenContent::Inline(bytes),
             (_, Some(stored)) => OpenContent::Frame(open_frame(stored)?),
             (_, None) => unreachable!("full entries have frames"),
         };
@@ -327,6 +345,12 @@ impl<'a> OpenTensor<'a> {
             OpenContent::Plain { source, start } => {
                 source.read_exact_at(start + range.start, out).map_err(Error::reading)
             }
+            OpenContent::Inline(bytes) => {
+                // The range was checked above, and lies in memory.
+                let at = usize::try_from(range.start).expect("within a few bytes");
+                out.copy_from_slice(&bytes[at..][..out.len()]);
+                Ok(())
+            }
             OpenContent::Frame(frame) => frame.read_range(range, None, out, threads),
             OpenContent::Delta { frame, base } => match self.levels_of(&range) {
                 Some(levels) if threads == 1 => levels.read(range, out),
@@ -360,7 +384,7 @@ impl<'a> OpenTensor<'a> {
     /// between them cost least.
     pub fn block_len(&self) -> u64 {
         match &self.content {
-            OpenContent::Plain { .. } => 1,
+            OpenContent::Plain { .. } | OpenContent::Inline(_) => 1,
             OpenContent::Frame(frame) => u64::from(frame.layout().header().block_len),
             OpenContent::Delta { frame, base } => {
                 u64::from(frame.layout().header().block_len).max(base.block_len())
@@ -395,7 +419,7 @@ impl<'a> OpenTensor<'a> {
             crate::options::honest_output_len(coded.end - coded.start)
         };
         match &self.content {
-            OpenContent::Plain { .. } => u64::MAX,
+            OpenContent::Plain { .. } | OpenContent::Inline(_) => u64::MAX,
             OpenContent::Frame(frame) => frame_limit(frame),
             // Where hardly anything changed, its bytes are those of its base.
             OpenContent::Delta { frame, base } => frame_limit(frame).max(base.read_limit()),

@@ -2,10 +2,9 @@
 
 use super::PIECE_LEN;
 use crate::Error;
-use mithril_format::ReadAt;
 use mithril_format::safetensors::{self, TensorInfo};
 use mithril_format::source::Kind;
-use std::collections::HashMap;
+use mithril_format::{NameTable, ReadAt};
 use std::fs::File;
 use std::path::{Path, PathBuf};
 
@@ -20,7 +19,7 @@ pub struct Repository {
     tensors: Vec<TensorInfo>,
     /// The file of each tensor.
     file_of: Vec<usize>,
-    by_name: HashMap<String, usize>,
+    names: NameTable,
     others: Vec<PathBuf>,
 }
 
@@ -44,7 +43,7 @@ impl Repository {
             files: Vec::with_capacity(weights.len()),
             tensors: Vec::new(),
             file_of: Vec::new(),
-            by_name: HashMap::new(),
+            names: NameTable::default(),
             others,
         };
         for weights in weights {
@@ -72,18 +71,18 @@ impl Repository {
         }
         for tensor in read_tensors(&file).map_err(|error| in_file(error, &path))? {
             let idx = self.tensors.len();
-            if let Some(other) = self.by_name.insert(tensor.name.clone(), idx) {
+            self.file_of.push(self.files.len());
+            self.tensors.push(tensor);
+            if let Some(other) = self.names.insert(idx, |idx| &self.tensors[idx].name) {
                 let other = self.files.get(self.file_of[other]).map_or(&path, |file| &file.path);
                 let what = format!(
                     "tensor `{}` is in `{}` and in `{}`",
-                    tensor.name,
+                    self.tensors[idx].name,
                     other.display(),
                     path.display()
                 );
                 return Err(Error::InvalidArgument { what });
             }
-            self.file_of.push(self.files.len());
-            self.tensors.push(tensor);
         }
         self.files.push(WeightFile { path, file });
         Ok(())
@@ -104,7 +103,7 @@ impl Repository {
     /// The number of the tensor of this name.
     #[must_use]
     pub fn find(&self, name: &str) -> Option<usize> {
-        self.by_name.get(name).copied()
+        self.names.find(name, |idx| &self.tensors[idx].name)
     }
 
     /// The files that are no weights, by their path from the directory on. None for a single file.

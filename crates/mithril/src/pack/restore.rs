@@ -3,7 +3,7 @@
 use super::BATCH_LEN;
 use super::window::Window;
 use crate::Error;
-use crate::container::{Bases, Content, Entry, OpenTensor, Reader, RunningSum, check_sum};
+use crate::container::{Bases, Content, Entry, EntryKind, OpenTensor, Reader, RunningSum, check_sum};
 use crate::pipeline::buffers::{Buffer, Buffers};
 use crate::pipeline::ordered::{Closed, Line};
 use mithril_codec::checksum;
@@ -114,36 +114,36 @@ impl<'env, S: ReadAt> Feeder<'_, 'env, S> {
         }
     }
 
-    /// How many entries from this one on have small frames behind each other, and no glue between them.
+    /// How many entries from this one on have their own bytes, few of them, and no glue between them.
     fn n_small(&self, first: usize) -> usize {
         let directory = self.reader.directory();
         let entries = &self.reader.entries()[first..];
-        let start = directory.frame(first).map_or(0, |frame| frame.record_offset);
+        let start = directory.place(first).map_or(0, |place| place.start);
         let mut raw_len = 0;
         let fits = |(idx, entry): &(usize, &Entry)| {
             raw_len += entry.raw_len();
             raw_len <= BATCH_LEN
                 && (*idx == 0 || entry.glue_before == 0)
-                && directory.frame(first + idx).is_some_and(|frame| frame.end() - start <= BATCH_LEN)
+                && (entry.frame().is_some() || entry.kind() == EntryKind::Inline)
+                && directory.place(first + idx).is_some_and(|place| place.end - start <= BATCH_LEN)
         };
         entries.iter().enumerate().take(MAX_GROUP).take_while(fits).count()
     }
 
-    /// Feeds entries with small frames as one job.
+    /// Feeds small entries as one job.
     fn push_small(&self, entries: Range<usize>) -> Result<(), Error> {
         let (reader, bases, buffers) = (self.reader, self.bases, self.buffers);
-        let frames = entries.clone().filter_map(|entry_idx| reader.directory().frame(entry_idx));
-        let frames: Vec<StoredFrame> = frames.collect();
-        let range = frames[0].record_offset..frames[frames.len() - 1].end();
+        let place = |entry_idx| reader.directory().place(entry_idx).expect("an entry of this container");
+        let range = place(entries.start).start..place(entries.end - 1).end;
         let window = Window::read(reader.source(), range, buffers)?;
         let job = move || {
             let raw_len: u64 = reader.entries()[entries.clone()].iter().map(Entry::raw_len).sum();
             let mut out = buffers.take(small(raw_len))?;
             let mut rest = &mut out[..];
-            for (entry_idx, stored) in entries.zip(frames) {
+            for entry_idx in entries {
                 let entry = &reader.entries()[entry_idx];
                 let (place, left) = rest.split_at_mut(small(entry.raw_len()));
-                decode_small(reader, entry_idx, stored, bases, &window, place)
+                decode_small(reader, entry_idx, bases, &window, place)
                     .map_err(|error| error.in_tensor(entry.label()))?;
                 rest = left;
             }
@@ -221,15 +221,20 @@ impl<'env, S: ReadAt> Feeder<'_, 'env, S> {
     }
 }
 
-/// Decodes an entry whose frame and record lie in a window.
+/// Decodes an entry whose frame, if it has one, and record lie in a window.
 fn decode_small<S: ReadAt>(
     reader: &Reader<S>,
     entry_idx: usize,
-    stored: StoredFrame,
     bases: &Bases,
     window: &Window<'_>,
     out: &mut [u8],
 ) -> Result<(), Error> {
+    let Some(stored) = reader.directory().frame(entry_idx) else {
+        if let Some(record) = reader.directory().link_record(entry_idx) {
+            reader.directory().check_record(entry_idx, window.bytes(record))?;
+        }
+        return reader.open_tensor(entry_idx, bases)?.read_range(0..out.len() as u64, out, 1);
+    };
     let between = window.bytes(stored.record_offset..stored.offset);
     reader.directory().check_record(entry_idx, between)?;
     let tensor = reader.open_in(entry_idx, window, bases)?;

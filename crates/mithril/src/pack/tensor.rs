@@ -67,6 +67,11 @@ impl<'a> TensorChooser<'a> {
         let tensor = &self.layout.tensors[tensor_idx];
         let mut entry = Entry::full(&tensor.name, tensor.dtype, tensor.shape.clone());
         entry.glue_before = self.layout.glue_before[tensor_idx];
+        if Entry::can_be_inline(raw.len()) {
+            // Less than what names its like elsewhere, so nothing is looked for.
+            let inline = Entry::inline(entry.name, entry.dtype, entry.shape, &raw.read(0..raw.len())?);
+            return Ok(Choice::Link(Entry { glue_before: entry.glue_before, ..inline }));
+        }
         if let Some(earlier) = self.twins.find_equal(tensor_idx, raw)? {
             entry.content = Content::Ref { entry_idx: self.layout.entry_idx(earlier) };
             self.twins.wrote(tensor_idx, self.twins.written(earlier));

@@ -68,7 +68,7 @@ pub fn pack<W: Write + Send>(
     let tensors = finished.entries.into_iter().filter(|entry| !entry.glue).map(|entry| PackedTensor {
         kind: entry.kind(),
         raw_len: entry.raw_len(),
-        stored_len: entry.frame().map_or(0, |(len, _)| len),
+        stored_len: entry.stored_len(),
         name: entry.name,
         dtype: entry.dtype,
         shape: entry.shape,

@@ -60,7 +60,7 @@ fn golden_containers_restore_to_their_inputs() {
         let reader = Reader::open(container).unwrap();
         kinds.extend(reader.entries().iter().map(|entry| entry.kind()));
     }
-    for kind in [EntryKind::Full, EntryKind::Ref, EntryKind::Copy, EntryKind::Delta, EntryKind::Derived] {
+    for kind in EntryKind::ALL {
         assert!(kinds.contains(&kind), "no golden container has {}", kind.name());
     }
 }

@@ -6,8 +6,8 @@ use mithril_codec::ecq::{Coded, HEADER_LEN, Parts, Shape};
 use mithril_format::ecq::{
     COMPRESSED, FREQ, LOW_BITS, MatrixHeader, STREAM_OFFSETS, Source, damaged, invalid, read_source,
 };
-use mithril_format::{ReadAt, TensorInfo, safetensors};
-use std::collections::{BTreeMap, HashMap};
+use mithril_format::{NameTable, ReadAt, TensorInfo, safetensors};
+use std::collections::BTreeMap;
 use std::fs::File;
 use std::ops::Range;
 use std::path::{Path, PathBuf};
@@ -18,7 +18,7 @@ pub struct EcqFile {
     path: PathBuf,
     file: File,
     tensors: Vec<TensorInfo>,
-    by_name: HashMap<String, usize>,
+    names: NameTable,
     source: Option<Source>,
     metadata: BTreeMap<String, String>,
 }
@@ -79,8 +79,8 @@ impl EcqFile {
         let metadata = safetensors::metadata(&head).map_err(read)?;
         let Some(source) = read_source(&metadata).map_err(read)? else { return Ok(None) };
         let tensors = safetensors::tensors(&head, len).map_err(read)?;
-        let by_name = tensors.iter().enumerate().map(|(idx, tensor)| (tensor.name.clone(), idx)).collect();
-        Ok(Some(Self { path: path.to_owned(), file, tensors, by_name, source, metadata }))
+        let names = NameTable::of(tensors.len(), |idx| &tensors[idx].name);
+        Ok(Some(Self { path: path.to_owned(), file, tensors, names, source, metadata }))
     }
 
     /// The file that it was made of, if it was.
@@ -100,7 +100,7 @@ impl EcqFile {
 
     /// The tensor of this name.
     pub fn find(&self, name: &str) -> Option<&TensorInfo> {
-        self.by_name.get(name).map(|&idx| &self.tensors[idx])
+        self.names.find(name, |idx| &self.tensors[idx].name).map(|idx| &self.tensors[idx])
     }
 
     /// The names of its matrices.

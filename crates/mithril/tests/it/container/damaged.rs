@@ -26,7 +26,7 @@ fn container(effort: Effort) -> (Vec<u8>, Vec<u8>) {
     let options = PackOptions::default().with_name("m.safetensors").with_digests(true).with_effort(effort);
     let (container, summary) = packed_with(&file, &options);
     let kinds: Vec<_> = summary.tensors.iter().map(|tensor| tensor.kind.name()).collect();
-    assert_eq!(kinds, ["full", "ref", "full", "derived", "full", "full", "full"]);
+    assert_eq!(kinds, ["full", "ref", "full", "derived", "inline", "inline", "full"]);
     (file, container)
 }
 

@@ -39,6 +39,23 @@ fn a_million_tensors_open_in_seconds_and_half_a_kilobyte_each() {
 }
 
 #[test]
+fn tiny_tensors_take_no_more_than_in_their_file() {
+    let n = 100_000u32;
+    let tensor = |i: u32| {
+        let raw = (0..4).flat_map(|k| (i ^ k << 28).wrapping_mul(0x9E37_79B9).to_le_bytes()).collect();
+        Tensor::new(&format!("model.layers.{i}.weight"), Dtype::F32, &[4], raw)
+    };
+    let file = safetensors(&(0..n).map(tensor).collect::<Vec<_>>());
+    let (container, _) = packed(&file);
+    assert!(container.len() <= file.len(), "{} of {} bytes", container.len(), file.len());
+    let mut reader = None;
+    let allocated =
+        allocation_counter::measure(|| reader = Some(Reader::open(container.as_slice()).unwrap()));
+    assert!(allocated.bytes_max < 512 * u64::from(n), "{} bytes", allocated.bytes_max);
+    assert!(unpack(&reader.unwrap(), Vec::new(), &Bases::none(), 1, &|_| ()).unwrap().0 == file);
+}
+
+#[test]
 fn files_of_many_tensors_come_back_in_seconds() {
     // Two of three are stored, one is a reference.
     let tensors: Vec<Tensor> = (0..60_000u32)

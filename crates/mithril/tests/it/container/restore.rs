@@ -69,7 +69,7 @@ fn tensors_of_no_bytes_and_of_no_dimensions_come_back() {
         none("last", &[0]),
     ];
     let kinds = check_restored("no bytes", &safetensors(&tensors), &tensors);
-    assert!(kinds.iter().all(|&kind| kind == EntryKind::Full));
+    assert!(kinds.iter().all(|&kind| kind == EntryKind::Inline));
 }
 
 #[test]
