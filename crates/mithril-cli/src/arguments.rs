@@ -207,7 +207,7 @@ pub(crate) struct DemoArguments {
 /// Prints help to stdout, or what is wrong with the command line to stderr; gives the exit code.
 pub(crate) fn report(error: &clap::Error) -> u8 {
     if !error.use_stderr() {
-        let printed = crate::failure::print(&error.render().to_string());
+        let printed = crate::failure::print(error.render().to_string());
         return printed.map_or_else(|failure| failure.report(), |()| 0);
     }
     let text = without_secrets_of_urls(&error.render().to_string());

@@ -18,13 +18,13 @@ pub(crate) fn run_compare(arguments: &PairArguments) -> Result<(), Failure> {
     if arguments.json {
         print_json(&to_json(arguments, &pairs))?;
     } else if n_unlike == 0 {
-        print(&format!("{} tensors are equal, bit for bit\n", pairs.len()))?;
+        print(format!("{} tensors are equal, bit for bit\n", pairs.len()))?;
     } else {
         let mut text = String::new();
         for pair in pairs.iter().filter(|pair| pair.outcome != Outcome::Same) {
             text += &format!("{}: {}\n", pair.name.escape_debug(), in_words(pair));
         }
-        print(&format!("{text}{n_unlike} of {} tensors are not equal\n", pairs.len()))?;
+        print(format!("{text}{n_unlike} of {} tensors are not equal\n", pairs.len()))?;
     }
     if n_unlike == 0 { Ok(()) } else { Err(Failure::Reported(Fault::Input)) }
 }
@@ -34,7 +34,7 @@ pub(crate) fn run_diff(arguments: &PairArguments) -> Result<(), Failure> {
     let pairs = pairs(arguments, |a, b, meter| diff(a, b, arguments.threads, &|len| meter.add(len)))?;
     match arguments.json {
         true => print_json(&to_json(arguments, &pairs)),
-        false => print(&render(&pairs)),
+        false => print(render(&pairs)),
     }
 }
 

@@ -36,5 +36,5 @@ pub(crate) fn print_manual() -> Result<(), Failure> {
 }
 
 fn print_text(text: &[u8]) -> Result<(), Failure> {
-    print(&String::from_utf8_lossy(text))
+    print(String::from_utf8_lossy(text))
 }

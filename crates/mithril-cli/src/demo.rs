@@ -77,7 +77,7 @@ pub(crate) fn run(arguments: &DemoArguments) -> Result<(), Failure> {
     if arguments.json {
         print_json(&report)?;
     } else {
-        print(&render(&report))?;
+        print(render(&report))?;
     }
     match report.exact {
         true => Ok(()),

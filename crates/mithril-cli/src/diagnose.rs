@@ -54,7 +54,7 @@ pub(crate) fn run(arguments: &DiagnoseArguments) -> Result<(), Failure> {
     if arguments.json {
         print_json(&to_json(arguments, &diagnosis))?;
     } else {
-        print(&render(arguments, &diagnosis))?;
+        print(render(arguments, &diagnosis))?;
     }
     verdict(arguments, &diagnosis)
 }

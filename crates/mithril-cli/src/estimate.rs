@@ -36,7 +36,7 @@ pub(crate) fn run(arguments: &EstimateArguments) -> Result<(), Failure> {
             "effort": arguments.effort.name(),
             "files": predictions.iter().map(to_json).collect::<Vec<_>>(),
         }))?,
-        false => print(&render(&predictions, arguments))?,
+        false => print(render(&predictions, arguments))?,
     }
     worst.map_or(Ok(()), |fault| Err(Failure::Reported(fault)))
 }

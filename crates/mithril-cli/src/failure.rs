@@ -3,7 +3,7 @@
 use mithril::storage::without_secrets_of_urls as shown;
 use mithril::{Error, ErrorKind, FormatError};
 use std::fmt::Display;
-use std::io::{self, ErrorKind as IoKind, Write};
+use std::io::{self, BufWriter, ErrorKind as IoKind, StdoutLock, Write};
 use std::path::Path;
 
 /// The exit code of a program that the signal of a closed pipe ends, as shells show it.
@@ -11,6 +11,9 @@ const CLOSED_PIPE: u8 = 128 + 13;
 
 /// What to do about a base that was not found.
 pub(crate) const NAME_THE_BASE: &str = "`--base PATH` names the model that it was made against";
+
+/// What was a container when its first bytes were read is none any more.
+pub(crate) const CHANGED: &str = "the file changed while it was read";
 
 /// Why a command stopped.
 #[derive(Debug)]
@@ -204,19 +207,22 @@ fn reason(error: &io::Error) -> String {
 }
 
 /// Writes a report to stdout.
-pub(crate) fn print(text: &str) -> Result<(), Failure> {
-    let mut stdout = io::stdout().lock();
-    stdout
-        .write_all(text.as_bytes())
-        .and_then(|()| stdout.flush())
-        .map_err(|error| Failure::write("stdout", &error))
+pub(crate) fn print(text: impl Display) -> Result<(), Failure> {
+    print_with(|stdout| write!(stdout, "{text}"))
 }
 
 /// Writes a value as JSON to stdout.
 pub(crate) fn print_json(value: &impl serde::Serialize) -> Result<(), Failure> {
-    let text = serde_json::to_string_pretty(value)
-        .map_err(|error| Failure::command(format!("cannot write JSON: {error}")))?;
-    print(&(text + "\n"))
+    print_with(|stdout| {
+        serde_json::to_writer_pretty(&mut *stdout, value)?;
+        writeln!(stdout)
+    })
+}
+
+/// Writes to stdout, in large pieces.
+fn print_with(write: impl FnOnce(&mut BufWriter<StdoutLock<'_>>) -> io::Result<()>) -> Result<(), Failure> {
+    let mut stdout = BufWriter::with_capacity(1 << 16, io::stdout().lock());
+    write(&mut stdout).and_then(|()| stdout.flush()).map_err(|error| Failure::write("stdout", &error))
 }
 
 /// Tells the user something that is not an error. Nobody may be reading stderr: that stops nothing.

@@ -46,7 +46,7 @@ pub(crate) struct FileArguments {
 pub(crate) fn run(command: &GpuCommand) -> Result<(), Failure> {
     let gpu = Gpu::new().map_err(|error| no_gpu(&error))?;
     match command {
-        GpuCommand::Info { json: false } => print(&describe(&gpu)),
+        GpuCommand::Info { json: false } => print(describe(&gpu)),
         GpuCommand::Info { json: true } => print_json(&info_json(&gpu)),
         GpuCommand::Verify(arguments) => report(&gpu, arguments, false),
         GpuCommand::Bench(arguments) => report(&gpu, arguments, true),
@@ -107,10 +107,10 @@ fn report(gpu: &Gpu, arguments: &FileArguments, with_speed: bool) -> Result<(), 
         }))?;
     } else {
         if with_speed {
-            print(&speeds(gpu, &rows))?;
+            print(speeds(gpu, &rows))?;
         }
         let total = rows.len();
-        print(&format!(
+        print(format!(
             "{}: {} of {total} tensors equal; {on_gpu} blocks decoded by the GPU, {on_cpu} by the CPU\n",
             arguments.file.display(),
             total - n_different

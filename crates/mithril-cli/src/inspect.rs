@@ -7,9 +7,12 @@ mod tree;
 use crate::arguments::{InspectArguments, Sort};
 use crate::failure::{Failure, print, print_json, tell};
 use crate::open;
+use crate::rows::Rows;
 use crate::source::Source;
 use crate::table::Table;
 use mithril::FrameInfo;
+use mithril::container::Header;
+use serde::Serialize;
 use serde_json::{Value, json};
 use std::io::Read;
 use survey::{Survey, Tensor};
@@ -29,7 +32,7 @@ pub(crate) fn run(arguments: &InspectArguments) -> Result<(), Failure> {
         let info = describe_frame(source)?;
         return match arguments.json {
             true => print_json(&frame_to_json(&name, &info)),
-            false => print(&render_frame(&name, &info)),
+            false => print(render_frame(&name, &info)),
         };
     }
     let model = match arguments.html {
@@ -44,45 +47,47 @@ pub(crate) fn run(arguments: &InspectArguments) -> Result<(), Failure> {
         return Ok(());
     }
     match arguments.json {
-        true => print_json(&survey_to_json(&survey)),
-        false => print(&render(&survey, arguments.sort)),
+        true => print_json(&Report::of(&survey)),
+        false => print(facts(&survey)).and_then(|()| print(table(&survey, arguments.sort))),
     }
 }
 
 /// Tensors in order; those by name stay in the order of the file, of which the tree makes its own.
-fn sort(tensors: &mut [Tensor], by: Sort) {
-    let descending = |key: fn(&Tensor) -> f64| move |a: &Tensor, b: &Tensor| key(b).total_cmp(&key(a));
+fn sort(tensors: &mut [Tensor<'_>], by: Sort) {
+    let descending =
+        |key: fn(&Tensor<'_>) -> f64| move |a: &Tensor<'_>, b: &Tensor<'_>| key(b).total_cmp(&key(a));
     match by {
         Sort::Name => {}
         Sort::Size => {
             tensors.sort_by(descending(|tensor| tensor.stored_len.unwrap_or(tensor.raw_len) as f64))
         }
         Sort::Ratio => tensors.sort_by(descending(|tensor| tensor.ratio().unwrap_or(0.0))),
-        Sort::Bits => tensors.sort_by(descending(Tensor::bits_per_element)),
+        Sort::Bits => tensors.sort_by(descending(|tensor| tensor.bits_per_element())),
     }
 }
 
-fn render(survey: &Survey, by: Sort) -> String {
-    let mut text = String::new();
+/// What a file says about itself, and an empty line.
+fn facts(survey: &Survey<'_>) -> String {
     let mut table = Table::new(2, [&survey.name, ""]);
     for (key, value) in survey.facts() {
         table.push([format!("  {key}"), value]);
     }
-    text += &table.render();
-    text.push('\n');
-    text += &match by {
-        Sort::Name => tree::render(survey),
+    table.render() + "\n"
+}
+
+fn table(survey: &Survey<'_>, by: Sort) -> Table {
+    match by {
+        Sort::Name => tree::table(survey),
         _ => {
             let mut table = new_table(survey);
-            survey.tensors.iter().for_each(|tensor| push_tensor(&mut table, &tensor.name, tensor, survey));
-            table.render()
+            survey.tensors.iter().for_each(|tensor| push_tensor(&mut table, tensor.name, tensor, survey));
+            table
         }
-    };
-    text
+    }
 }
 
 /// A table for tensors; columns about storage only where there is any.
-fn new_table(survey: &Survey) -> Table {
+fn new_table(survey: &Survey<'_>) -> Table {
     match survey.is_packed {
         true => Table::new(
             3,
@@ -92,7 +97,7 @@ fn new_table(survey: &Survey) -> Table {
     }
 }
 
-fn push_tensor(table: &mut Table, name: &str, tensor: &Tensor, survey: &Survey) {
+fn push_tensor(table: &mut Table, name: &str, tensor: &Tensor<'_>, survey: &Survey<'_>) {
     let (dtype, shape) = (tensor.dtype.name().to_owned(), format!("{:?}", tensor.shape));
     let (raw, bits) = (tensor.raw_len.to_string(), format!("{:.3}", tensor.bits_per_element()));
     let name = name.escape_debug().to_string();
@@ -112,23 +117,37 @@ fn push_tensor(table: &mut Table, name: &str, tensor: &Tensor, survey: &Survey) 
     ]);
 }
 
-fn survey_to_json(survey: &Survey) -> Value {
-    let mut value = json!({
-        "file": survey.name,
-        "kind": survey.kind,
-        "file_bytes": survey.file_len,
-        "raw_bytes": survey.raw_len(),
-        "n_tensors": survey.tensors.len(),
-        "tensors": survey.tensors.iter().map(tensor_to_json).collect::<Vec<_>>(),
-    });
-    if let (Some(header), Some(value)) = (&survey.header, value.as_object_mut()) {
-        value.insert("header".to_owned(), json!(header));
-        value.insert("digest".to_owned(), json!(survey.digest));
-    }
-    value
+/// What `--json` prints of a model.
+#[derive(Serialize)]
+struct Report<'a> {
+    file: &'a str,
+    kind: &'static str,
+    file_bytes: u64,
+    raw_bytes: u64,
+    n_tensors: usize,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    header: Option<&'a Header>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    digest: Option<&'a str>,
+    tensors: Rows<'a, Tensor<'a>>,
 }
 
-fn tensor_to_json(tensor: &Tensor) -> Value {
+impl<'a> Report<'a> {
+    fn of(survey: &'a Survey<'a>) -> Self {
+        Self {
+            file: &survey.name,
+            kind: survey.kind,
+            file_bytes: survey.file_len,
+            raw_bytes: survey.raw_len(),
+            n_tensors: survey.tensors.len(),
+            header: survey.header.as_ref(),
+            digest: survey.digest.as_deref(),
+            tensors: Rows(&survey.tensors, tensor_to_json),
+        }
+    }
+}
+
+fn tensor_to_json(tensor: &Tensor<'_>) -> Value {
     let blocks: Vec<Value> =
         tensor.blocks.iter().map(|(kind, n)| json!({"kind": kind, "n_blocks": n})).collect();
     json!({
@@ -140,7 +159,7 @@ fn tensor_to_json(tensor: &Tensor) -> Value {
         "ratio": tensor.ratio(),
         "bits_per_element": tensor.bits_per_element(),
         "kind": tensor.kind,
-        "of": tensor.of,
+        "of": tensor.origin.text(),
         "blocks": blocks,
     })
 }

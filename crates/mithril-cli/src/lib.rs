@@ -24,6 +24,7 @@ mod progress;
 mod quantize;
 mod repair;
 mod report;
+mod rows;
 mod source;
 mod store;
 mod table;

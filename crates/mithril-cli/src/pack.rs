@@ -8,8 +8,14 @@ pub(crate) use frames::refused as refused_frame;
 use crate::arguments::{CompressArguments, DecompressArguments, PackTo};
 use crate::failure::{Failure, Fault, print_json, tell};
 use crate::output::Target;
+use crate::rows::Rows;
 use crate::source::{Source, is_stdio};
+use mithril::Dtype;
 use mithril::container::{Bases, SUFFIX as CONTAINER_SUFFIX};
+use mithril::pack::{PackSummary, PackedTensor};
+use mithril::repository::{FileSummary, RepositorySummary};
+use serde::ser::SerializeMap;
+use serde::{Serialize, Serializer};
 use serde_json::{Value, json};
 use std::io::{self, IsTerminal};
 use std::path::{Path, PathBuf};
@@ -32,8 +38,83 @@ struct Done {
     seconds: f64,
     /// What else the summary says.
     detail: String,
-    /// What else `--json` says.
-    facts: Value,
+    facts: Facts,
+}
+
+/// What else `--json` says of a file.
+enum Facts {
+    /// A frame, and the dtype that it was made with.
+    Frame(Option<Dtype>),
+    Packed(PackSummary),
+    /// The format of a restored file, and the name that it had.
+    Restored {
+        format: String,
+        original_name: String,
+    },
+    Directory(RepositorySummary),
+}
+
+impl Serialize for Done {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        let mut map = serializer.serialize_map(None)?;
+        map.serialize_entry("file", &self.source)?;
+        map.serialize_entry("output", &self.output)?;
+        map.serialize_entry("raw_bytes", &self.raw_len)?;
+        map.serialize_entry("stored_bytes", &self.stored_len)?;
+        map.serialize_entry("ratio", &(self.stored_len as f64 / self.raw_len.max(1) as f64))?;
+        map.serialize_entry("seconds", &self.seconds)?;
+        match &self.facts {
+            Facts::Frame(dtype) => {
+                map.serialize_entry("format", "frame")?;
+                if let Some(dtype) = dtype {
+                    map.serialize_entry("dtype", dtype.name())?;
+                }
+            }
+            Facts::Packed(summary) => {
+                map.serialize_entry("format", &summary.format)?;
+                map.serialize_entry("digest", &summary.digest.map(|digest| digest.to_string()))?;
+                map.serialize_entry("tensors", &Rows(&summary.tensors, tensor_to_json))?;
+            }
+            Facts::Restored { format, original_name } => {
+                map.serialize_entry("format", format)?;
+                map.serialize_entry("original_name", original_name)?;
+            }
+            Facts::Directory(summary) => {
+                map.serialize_entry("format", "directory")?;
+                map.serialize_entry("files", &Rows(&summary.files, file_to_json))?;
+            }
+        }
+        map.end()
+    }
+}
+
+fn tensor_to_json(tensor: &PackedTensor) -> Value {
+    json!({
+        "name": tensor.name,
+        "dtype": tensor.dtype.name(),
+        "shape": tensor.shape,
+        "kind": tensor.kind.name(),
+        "raw_bytes": tensor.raw_len,
+        "stored_bytes": tensor.stored_len,
+    })
+}
+
+fn file_to_json(file: &FileSummary) -> Value {
+    json!({
+        "path": file.path,
+        "raw_bytes": file.raw_len,
+        "stored_bytes": file.packed_len,
+        "resumed": file.resumed,
+    })
+}
+
+/// What `--json` prints.
+#[derive(Serialize)]
+struct Report<'a> {
+    files: &'a [Done],
+    raw_bytes: u64,
+    stored_bytes: u64,
+    n_failed: usize,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -193,12 +274,8 @@ fn for_each(
     let (raw_len, stored_len) = (sum(|file| file.raw_len), sum(|file| file.stored_len));
     let seconds = done.iter().map(|file| file.seconds).sum();
     if json {
-        print_json(&json!({
-            "files": done.iter().map(to_json).collect::<Vec<_>>(),
-            "raw_bytes": raw_len,
-            "stored_bytes": stored_len,
-            "n_failed": files.len() - done.len(),
-        }))?;
+        let n_failed = files.len() - done.len();
+        print_json(&Report { files: &done, raw_bytes: raw_len, stored_bytes: stored_len, n_failed })?;
     } else if files.len() > 1 {
         let sizes = sizes(direction, raw_len, stored_len, seconds);
         tell(&format!("{} of {} files: {sizes}", done.len(), files.len()));
@@ -221,21 +298,6 @@ fn sizes(direction: Direction, raw_len: u64, stored_len: u64, seconds: f64) -> S
         }
         Direction::Decompress => format!("{stored_len} -> {raw_len} bytes, {rate:.2} GB/s"),
     }
-}
-
-fn to_json(file: &Done) -> Value {
-    let mut value = json!({
-        "file": file.source,
-        "output": file.output,
-        "raw_bytes": file.raw_len,
-        "stored_bytes": file.stored_len,
-        "ratio": file.stored_len as f64 / file.raw_len.max(1) as f64,
-        "seconds": file.seconds,
-    });
-    if let (Some(value), Some(facts)) = (value.as_object_mut(), file.facts.as_object()) {
-        value.extend(facts.clone());
-    }
-    value
 }
 
 /// Whether a path means a directory. One of the name `-` is called `./-`.

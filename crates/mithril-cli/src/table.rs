@@ -1,39 +1,73 @@
 //! Text in aligned columns.
 
-/// Rows of cells; the first columns are aligned to the left, the others to the right.
+use std::fmt;
+
+/// Rows of cells; the first columns are aligned to the left, the others to the right. All cells share one text, because a
+/// file may have a million tensors.
 #[derive(Debug)]
 pub(crate) struct Table {
     n_left: usize,
-    rows: Vec<Vec<String>>,
+    n_columns: usize,
+    cells: String,
+    /// Bytes of each cell.
+    lens: Vec<u32>,
 }
 
 impl Table {
-    /// A table with these headings, of which the first `n_left` stand over text and the others over numbers.
+    /// A table with these headings: the first `n_left` are above text, the others above numbers.
     pub(crate) fn new<const N: usize>(n_left: usize, headings: [&str; N]) -> Self {
-        Self { n_left, rows: vec![headings.map(str::to_owned).to_vec()] }
+        let mut table = Self { n_left, n_columns: N, cells: String::new(), lens: Vec::new() };
+        table.push(headings.map(str::to_owned));
+        table
     }
 
     /// Adds a row.
     pub(crate) fn push<const N: usize>(&mut self, cells: [String; N]) {
-        self.rows.push(cells.to_vec());
+        debug_assert_eq!(N, self.n_columns, "as many cells as headings");
+        for cell in cells {
+            self.cells += &cell;
+            self.lens.push(u32::try_from(cell.len()).expect("less than 4 GiB in a cell"));
+        }
     }
 
     /// The text, one line per row.
     pub(crate) fn render(&self) -> String {
-        let width_of = |column: usize| {
-            self.rows.iter().filter_map(|row| row.get(column)).map(|cell| cell.chars().count()).max()
-        };
-        let widths: Vec<usize> =
-            (0..self.rows[0].len()).map(|column| width_of(column).unwrap_or(0)).collect();
-        let mut text = String::new();
-        for row in &self.rows {
-            let cells = row.iter().zip(&widths).enumerate().map(|(column, (cell, &width))| {
-                if column < self.n_left { format!("{cell:<width$}") } else { format!("{cell:>width$}") }
-            });
-            text += cells.collect::<Vec<_>>().join("  ").trim_end();
-            text.push('\n');
+        self.to_string()
+    }
+
+    /// The cells, row by row.
+    fn cells(&self) -> impl Iterator<Item = &str> {
+        let mut rest = self.cells.as_str();
+        self.lens.iter().map(move |&len| {
+            let (cell, after) = rest.split_at(len as usize);
+            rest = after;
+            cell
+        })
+    }
+}
+
+impl fmt::Display for Table {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let mut widths = vec![0; self.n_columns];
+        for (idx, cell) in self.cells().enumerate() {
+            let width: &mut usize = &mut widths[idx % self.n_columns];
+            *width = (*width).max(cell.chars().count());
         }
-        text
+        let mut line = String::new();
+        for (idx, cell) in self.cells().enumerate() {
+            let column = idx % self.n_columns;
+            let padding = " ".repeat(widths[column] - cell.chars().count());
+            line += if column > 0 { "  " } else { "" };
+            match column < self.n_left {
+                true => line.extend([cell, padding.as_str()]),
+                false => line.extend([padding.as_str(), cell]),
+            }
+            if column + 1 == self.n_columns {
+                writeln!(f, "{}", line.trim_end())?;
+                line.clear();
+            }
+        }
+        Ok(())
     }
 }
 

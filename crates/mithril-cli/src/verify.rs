@@ -1,7 +1,7 @@
 //! `mithril verify`: every sum of every file, and nothing written.
 
 use crate::arguments::VerifyArguments;
-use crate::failure::{Failure, Fault, NAME_THE_BASE, print, print_json, tell};
+use crate::failure::{CHANGED, Failure, Fault, NAME_THE_BASE, print, print_json, tell};
 use crate::open;
 use crate::progress::Meter;
 use crate::source::Source;
@@ -65,14 +65,14 @@ pub(crate) fn run(arguments: &VerifyArguments) -> Result<(), Failure> {
             }
             reports.push(report);
         } else if is_intact {
-            print(&format!("{name}: intact, {}\n", finding.checked))?;
+            print(format!("{name}: intact, {}\n", finding.checked))?;
         } else if let (Some(missing), true) = (&finding.missing_base, finding.problems.is_empty()) {
-            print(&format!("{name}: {missing}\n"))?;
+            print(format!("{name}: {missing}\n"))?;
             tell(&format!("\nhint: {NAME_THE_BASE}"));
         } else {
             let n = finding.problems.len();
             let lines: String = finding.problems.iter().map(|problem| format!("  {problem}\n")).collect();
-            print(&format!("{name}: damaged, {n} {}\n{lines}", if n == 1 { "problem" } else { "problems" }))?;
+            print(format!("{name}: damaged, {n} {}\n{lines}", if n == 1 { "problem" } else { "problems" }))?;
         }
     }
     if arguments.json {
@@ -116,7 +116,7 @@ fn check_container(path: &Path, source: &Source, arguments: &VerifyArguments) ->
     };
     let none = Bases::none();
     let bases = model.bases().unwrap_or(&none);
-    let reader = model.container().ok_or_else(|| Failure::input("the file changed while it was read"))?;
+    let reader = model.container().ok_or_else(|| Failure::input(CHANGED))?;
     let depth = if arguments.deep { Depth::WithBases } else { Depth::Alone };
     let total_len = reader.entries().iter().map(|entry| entry.raw_len()).fold(0, u64::saturating_add);
     let meter = Meter::new(Some(total_len));

@@ -35,7 +35,7 @@ pub(crate) fn run(arguments: &BenchArguments) -> Result<(), Failure> {
         if arguments.json {
             report.files.push(file);
         } else {
-            print(&format!("{}\n", file.render(&report)))?;
+            print(format!("{}\n", file.render(&report)))?;
         }
     }
     if arguments.json { print_json(&report) } else { Ok(()) }

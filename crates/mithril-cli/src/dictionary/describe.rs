@@ -52,7 +52,7 @@ pub(crate) fn inspect(arguments: &InspectArguments) -> Result<(), Failure> {
     if let Some(offsets) = header.repeat_offsets {
         line("repeat offsets", format!("{offsets:?}"));
     }
-    print(&table.render())
+    print(table.render())
 }
 
 /// Runs `mithril dictionary evaluate`.
@@ -80,7 +80,7 @@ pub(crate) fn evaluate(arguments: &EvaluateArguments) -> Result<(), Failure> {
     line("records", result.raw_len);
     line("without dictionary", result.plain_len);
     line("with dictionary", result.coded_len);
-    print(&format!("{} records, level {}\n{}", result.n_records, arguments.level, table.render()))
+    print(format!("{} records, level {}\n{}", result.n_records, arguments.level, table.render()))
 }
 
 /// Runs `mithril dictionary explain`.
@@ -151,7 +151,7 @@ pub(crate) fn explain(arguments: &ExplainArguments) -> Result<(), Failure> {
             if drift["retrain"] == true { "retrain" } else { "keep it" }
         );
     }
-    print(&text)
+    print(text)
 }
 
 /// What newer samples take with the dictionary, and with one trained on half of them; measured on the other half.

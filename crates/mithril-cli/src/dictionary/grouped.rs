@@ -167,7 +167,7 @@ pub(crate) fn inspect(arguments: &InspectArguments, grouped: &GroupedDictionary)
             member.dictionary().as_bytes().len().to_string(),
         ]);
     }
-    print(&format!("{file}: grouped dictionaries, {} bytes\n{}", grouped.as_bytes().len(), table.render()))
+    print(format!("{file}: grouped dictionaries, {} bytes\n{}", grouped.as_bytes().len(), table.render()))
 }
 
 fn members_json(grouped: &GroupedDictionary) -> Vec<Value> {

@@ -22,7 +22,7 @@ const N_PARTS: usize = 96;
 
 /// Writes the page; returns its length. A base that is not found stops it only if it `must_be_there`.
 pub(super) fn write(
-    survey: &Survey,
+    survey: &Survey<'_>,
     model: &Model,
     must_be_there: bool,
     path: &Path,
@@ -31,9 +31,9 @@ pub(super) fn write(
     report::write(BODY, &data(survey, model, must_be_there)?, path, replace)
 }
 
-fn data(survey: &Survey, model: &Model, must_be_there: bool) -> Result<Value, Failure> {
+fn data(survey: &Survey<'_>, model: &Model, must_be_there: bool) -> Result<Value, Failure> {
     let refused = |error: &Error| Failure::model(&survey.name, error);
-    let mut largest: Vec<&Tensor> = survey.tensors.iter().collect();
+    let mut largest: Vec<&Tensor<'_>> = survey.tensors.iter().collect();
     largest.sort_by_key(|tensor| std::cmp::Reverse(tensor.raw_len));
     largest.truncate(MAX_TENSORS);
     let meter = Meter::new(Some(largest.iter().map(|tensor| tensor.raw_len).sum()));
@@ -62,8 +62,8 @@ fn data(survey: &Survey, model: &Model, must_be_there: bool) -> Result<Value, Fa
 }
 
 /// The entropies of a float tensor's fields; nothing for others, and for those whose base is not at hand.
-fn fields(tensor: &Tensor, model: &Model) -> Result<Value, Error> {
-    let Some(idx) = model.find(&tensor.name) else { return Ok(Value::Null) };
+fn fields(tensor: &Tensor<'_>, model: &Model) -> Result<Value, Error> {
+    let Some(idx) = model.find(tensor.name) else { return Ok(Value::Null) };
     let opened = match model.open_tensor(idx) {
         Err(error) if error.kind() == mithril::ErrorKind::Base => return Ok(Value::Null),
         opened => opened?,
@@ -81,9 +81,9 @@ fn fields(tensor: &Tensor, model: &Model) -> Result<Value, Error> {
 }
 
 /// Where a tensor differs from its base, or, when the base is not at hand, how many bits its blocks take.
-fn changes(tensor: &Tensor, model: &Model, must_be_there: bool) -> Result<Value, Error> {
+fn changes(tensor: &Tensor<'_>, model: &Model, must_be_there: bool) -> Result<Value, Error> {
     let Some(reader) = model.container() else { return Ok(Value::Null) };
-    let Ok(entry_idx) = reader.find(&tensor.name) else { return Ok(Value::Null) };
+    let Ok(entry_idx) = reader.find(tensor.name) else { return Ok(Value::Null) };
     if reader.entries()[entry_idx].base().is_none() {
         return Ok(Value::Null);
     }

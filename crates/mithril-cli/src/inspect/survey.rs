@@ -2,11 +2,11 @@
 
 use crate::failure::Failure;
 use crate::source::Source;
-use mithril::Dtype;
 use mithril::container::{Content, Entry, Header, Model};
+use mithril::{Digest, Dtype};
 
 /// What is known of a model file.
-pub(super) struct Survey {
+pub(super) struct Survey<'a> {
     pub(super) name: String,
     /// `container`, or the format of a plain file.
     pub(super) kind: &'static str,
@@ -16,28 +16,39 @@ pub(super) struct Survey {
     pub(super) digest: Option<String>,
     /// Raw and stored bytes that belong to no tensor.
     pub(super) glue: Option<(u64, u64)>,
-    pub(super) tensors: Vec<Tensor>,
+    pub(super) tensors: Vec<Tensor<'a>>,
 }
 
 /// What is known of a tensor.
-pub(super) struct Tensor {
-    pub(super) name: String,
+pub(super) struct Tensor<'a> {
+    pub(super) name: &'a str,
     pub(super) dtype: Dtype,
-    pub(super) shape: Vec<u64>,
+    pub(super) shape: &'a [u64],
     pub(super) raw_len: u64,
     /// Bytes of its frame, in a container.
     pub(super) stored_len: Option<u64>,
     /// How it is stored, in a container.
     pub(super) kind: Option<&'static str>,
-    /// The tensor that it refers to, or the digest of the base that it needs.
-    pub(super) of: Option<String>,
+    /// What it gets its bytes from, or is stored against.
+    pub(super) origin: Origin<'a>,
     /// How many blocks there are of each kind.
     pub(super) blocks: Vec<(&'static str, u64)>,
 }
 
-impl Survey {
+/// What a tensor gets its bytes from, or is stored against.
+#[derive(Debug, Clone, Copy)]
+pub(super) enum Origin<'a> {
+    /// Nothing else.
+    Own,
+    /// This tensor of the file.
+    Tensor(&'a str),
+    /// The tensor of a base with this digest.
+    Base(&'a Digest),
+}
+
+impl<'a> Survey<'a> {
     /// Looks at a model: its index, and the headers of its frames.
-    pub(super) fn of(source: &Source, model: &Model) -> Result<Self, Failure> {
+    pub(super) fn of(source: &Source, model: &'a Model) -> Result<Self, Failure> {
         let refused = |error: &mithril::Error| Failure::model(&source.name, error);
         let mut survey = Self {
             name: source.name.clone(),
@@ -51,13 +62,13 @@ impl Survey {
         };
         let Some(reader) = model.container() else {
             let tensors = model.tensors().iter().map(|tensor| Tensor {
-                name: tensor.name.clone(),
+                name: &tensor.name,
                 dtype: tensor.dtype,
-                shape: tensor.shape.clone(),
+                shape: &tensor.shape,
                 raw_len: tensor.raw_len,
                 stored_len: None,
                 kind: None,
-                of: None,
+                origin: Origin::Own,
                 blocks: Vec::new(),
             });
             survey.tensors = tensors.collect();
@@ -67,20 +78,20 @@ impl Survey {
         survey.header = Some(reader.header().map_err(|error| refused(&error))?);
         survey.digest = Some(reader.directory().digest().to_string());
         for (entry_idx, entry) in reader.entries().iter().enumerate() {
-            let stored_len = entry.frame().map_or(0, |(len, _)| len);
+            let stored_len = entry.stored_len();
             if entry.glue {
                 survey.glue = Some((entry.raw_len(), stored_len));
                 continue;
             }
             let frame = reader.describe(entry_idx).map_err(|error| refused(&error))?;
             survey.tensors.push(Tensor {
-                name: entry.name.clone(),
+                name: &entry.name,
                 dtype: entry.dtype,
-                shape: entry.shape.clone(),
+                shape: &entry.shape,
                 raw_len: entry.raw_len(),
                 stored_len: Some(stored_len),
                 kind: Some(entry.kind().name()),
-                of: origin(entry, reader.entries()),
+                origin: Origin::of(entry, reader.entries()),
                 blocks: frame.map_or_else(Vec::new, |frame| frame.block_kinds),
             });
         }
@@ -95,7 +106,7 @@ impl Survey {
     /// What the file says about itself, in words.
     pub(super) fn facts(&self) -> Vec<(&'static str, String)> {
         let mut facts = Vec::new();
-        let n_elements: u64 = self.tensors.iter().map(Tensor::n_elements).sum();
+        let n_elements: u64 = self.tensors.iter().map(|tensor| tensor.n_elements()).sum();
         facts.push(("kind", self.kind.to_owned()));
         if let Some(header) = &self.header {
             if let Some(original) = &header.original {
@@ -138,17 +149,28 @@ impl Survey {
     }
 }
 
-/// What a tensor without bytes of its own gets them from.
-fn origin(entry: &Entry, entries: &[Entry]) -> Option<String> {
-    match &entry.content {
-        Content::Ref { entry_idx } | Content::Derived { entry_idx, .. } => {
-            entries.get(*entry_idx).map(|entry| entry.name.clone())
+impl<'a> Origin<'a> {
+    fn of(entry: &'a Entry, entries: &'a [Entry]) -> Self {
+        match &entry.content {
+            Content::Ref { entry_idx } | Content::Derived { entry_idx, .. } => {
+                entries.get(*entry_idx).map_or(Self::Own, |target| Self::Tensor(&target.name))
+            }
+            Content::Copy { base, .. } | Content::Delta { base, .. } => Self::Base(base),
+            Content::Full { .. } | Content::Inline { .. } => Self::Own,
         }
-        _ => entry.base().map(|(digest, _)| digest.to_string()),
+    }
+
+    /// The name or digest.
+    pub(super) fn text(self) -> Option<String> {
+        match self {
+            Self::Own => None,
+            Self::Tensor(name) => Some(name.to_owned()),
+            Self::Base(digest) => Some(digest.to_string()),
+        }
     }
 }
 
-impl Tensor {
+impl Tensor<'_> {
     pub(super) fn n_elements(&self) -> u64 {
         self.shape.iter().fold(1, |n: u64, &dimension| n.saturating_mul(dimension))
     }
@@ -164,7 +186,7 @@ impl Tensor {
 
     pub(super) fn blocks_in_words(&self) -> String {
         let kinds: Vec<String> = self.blocks.iter().map(|(kind, n)| format!("{n} {kind}")).collect();
-        match (&self.of, kinds.as_slice()) {
+        match (self.origin.text(), kinds.as_slice()) {
             (Some(of), []) => format!("of {}", of.escape_debug()),
             _ => kinds.join(", "),
         }

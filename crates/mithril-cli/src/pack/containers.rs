@@ -1,19 +1,18 @@
 //! Model files to containers, and back.
 
-use super::Done;
+use super::{Done, Facts};
 use crate::arguments::{CompressArguments, DecompressArguments, PackTo};
-use crate::failure::Failure;
+use crate::failure::{CHANGED, Failure};
 use crate::output::{Output, Target, clean_up_on_signal};
 use crate::progress::Meter;
 use crate::source::Source;
-use mithril::container::{Bases, Model, Reader};
-use mithril::pack::{PackOptions, PackSummary, PackedTensor, UnpackSummary};
+use mithril::container::{Bases, Model};
+use mithril::pack::{PackOptions, PackSummary, UnpackSummary};
 use mithril::repository::{
     RepositorySummary, is_framed_repository, measure_repository, pack_framed_repository, pack_repository,
     unpack_framed_repository, unpack_repository, unpacked_len,
 };
 use mithril::{Error, FormatError, pack};
-use serde_json::{Value, json};
 use std::collections::BTreeMap;
 use std::path::Path;
 
@@ -75,11 +74,7 @@ pub(super) fn compress(
         stored_len: summary.packed_len,
         seconds: meter.elapsed_seconds(),
         detail: detail(&summary),
-        facts: json!({
-            "format": summary.format,
-            "digest": summary.digest.map(|digest| digest.to_string()),
-            "tensors": summary.tensors.iter().map(tensor_to_json).collect::<Vec<_>>(),
-        }),
+        facts: Facts::Packed(summary),
     })
 }
 
@@ -91,27 +86,28 @@ pub(super) fn decompress(
     bases: &Bases,
 ) -> Result<Done, Failure> {
     let refused = |error: &Error| Failure::model(&source.name, error);
-    // Without a name, bases are looked for where the header says.
     let model = match &source.path {
-        Some(path) if bases.is_empty() => Some(Model::open_path(path).map_err(|error| refused(&error))?),
-        _ => None,
+        // Where no base is named, they are looked for where the header says.
+        Some(path) if bases.is_empty() => Model::open_path(path),
+        _ => Model::open(source.file_name(), Box::new(source.random_access()?), bases.clone()),
+    }
+    .map_err(|error| refused(&error))?;
+    let (Some(reader), Some(bases)) = (model.container(), model.bases()) else {
+        return Err(Failure::input(CHANGED));
     };
-    let bases = model.as_ref().and_then(Model::bases).unwrap_or(bases);
-    let file = source.random_access()?;
-    let reader = Reader::open(&file).map_err(|error| refused(&error))?;
     let raw_len = reader.header().map_err(|error| refused(&error))?.original.map(|original| original.len);
     let meter = Meter::new(raw_len);
     let progress = |len| meter.add(len);
     // Header, index and bases are checked before the output is made.
-    let original = pack::check(&reader, bases).map_err(|error| refused(&error))?;
+    let original = pack::check(reader, bases).map_err(|error| refused(&error))?;
     target.check_room(original.len, arguments.max_output)?;
     let output = Output::create(target, arguments.force, source.attributes())?;
     let name = output.name().to_owned();
-    let unpacked = pack::unpack(&reader, output, bases, arguments.threads, &progress);
+    let unpacked = pack::unpack(reader, output, bases, arguments.threads, &progress);
     let (output, summary) = unpacked.map_err(|error| written_to(&name, &source.name, &error))?;
     source.check_unchanged()?;
     output.commit()?;
-    Ok(restored(&source, target, &summary, &meter))
+    Ok(restored(&source, target, summary, &meter))
 }
 
 /// Restores the original of a safetensors file whose tensors are frames.
@@ -130,10 +126,10 @@ pub(super) fn decompress_framed(
     let unpacked =
         pack::unpack_framed(input, output, arguments.threads, arguments.force, &|len| meter.add(len));
     let summary = unpacked.map_err(|error| Failure::model(&source.name, &error))?;
-    Ok(restored(&source, target, &summary, &meter))
+    Ok(restored(&source, target, summary, &meter))
 }
 
-fn restored(source: &Source, target: &Target, summary: &UnpackSummary, meter: &Meter) -> Done {
+fn restored(source: &Source, target: &Target, summary: UnpackSummary, meter: &Meter) -> Done {
     Done {
         source: source.name.clone(),
         output: target.name(),
@@ -141,7 +137,7 @@ fn restored(source: &Source, target: &Target, summary: &UnpackSummary, meter: &M
         stored_len: summary.packed_len,
         seconds: meter.elapsed_seconds(),
         detail: String::new(),
-        facts: json!({"format": summary.format, "original_name": summary.name}),
+        facts: Facts::Restored { format: summary.format, original_name: summary.name },
     }
 }
 
@@ -162,7 +158,7 @@ pub(super) fn compress_directory(
     };
     let summary = packed.map_err(|error| Failure::model(input.display(), &error))?;
     let output = output.display().to_string();
-    Ok(directory_done(input, output, &summary, meter.elapsed_seconds()))
+    Ok(directory_done(input, output, summary, meter.elapsed_seconds()))
 }
 
 /// Says what packing a directory would come to.
@@ -177,7 +173,7 @@ pub(super) fn measure_directory(
     let meter = Meter::new(None);
     let measured = measure_repository(input, &pack_options(arguments, bases), &|len| meter.add(len));
     let summary = measured.map_err(|error| Failure::model(input.display(), &error))?;
-    Ok(directory_done(input, Target::Nowhere.name(), &summary, meter.elapsed_seconds()))
+    Ok(directory_done(input, Target::Nowhere.name(), summary, meter.elapsed_seconds()))
 }
 
 /// Restores the files of a packed directory into another.
@@ -199,20 +195,12 @@ pub(super) fn decompress_directory(
     };
     let summary = unpacked.map_err(|error| Failure::model(input.display(), &error))?;
     let output = output.display().to_string();
-    Ok(directory_done(input, output, &summary, meter.elapsed_seconds()))
+    Ok(directory_done(input, output, summary, meter.elapsed_seconds()))
 }
 
-fn directory_done(input: &Path, output: String, summary: &RepositorySummary, seconds: f64) -> Done {
+fn directory_done(input: &Path, output: String, summary: RepositorySummary, seconds: f64) -> Done {
     let n_resumed = summary.files.iter().filter(|file| file.resumed).count();
     let resumed = if n_resumed > 0 { format!(", {n_resumed} done before") } else { String::new() };
-    let files = summary.files.iter().map(|file| {
-        json!({
-            "path": file.path,
-            "raw_bytes": file.raw_len,
-            "stored_bytes": file.packed_len,
-            "resumed": file.resumed,
-        })
-    });
     Done {
         source: input.display().to_string(),
         output,
@@ -220,7 +208,7 @@ fn directory_done(input: &Path, output: String, summary: &RepositorySummary, sec
         stored_len: summary.packed_len,
         seconds,
         detail: format!("{} files{resumed}", summary.files.len()),
-        facts: json!({"format": "directory", "files": files.collect::<Vec<_>>()}),
+        facts: Facts::Directory(summary),
     }
 }
 
@@ -243,15 +231,4 @@ fn detail(summary: &PackSummary) -> String {
         0 | 1 => format!("{} tensors", summary.tensors.len()),
         _ => format!("{} tensors: {}", summary.tensors.len(), kinds.join(", ")),
     }
-}
-
-fn tensor_to_json(tensor: &PackedTensor) -> Value {
-    json!({
-        "name": tensor.name,
-        "dtype": tensor.dtype.name(),
-        "shape": tensor.shape,
-        "kind": tensor.kind.name(),
-        "raw_bytes": tensor.raw_len,
-        "stored_bytes": tensor.stored_len,
-    })
 }

@@ -1,13 +1,12 @@
 //! One buffer to a frame, and back, as streams.
 
-use super::Done;
+use super::{Done, Facts};
 use crate::arguments::{CompressArguments, DecompressArguments};
 use crate::failure::Failure;
 use crate::output::{Output, Target, too_large};
 use crate::progress::Metered;
 use crate::source::Source;
 use mithril::{DecodeOptions, Decoder, Dtype, Encoder, Error, FormatError, FrameOptions};
-use serde_json::json;
 use std::io::{self, Read, Write};
 use std::time::Instant;
 
@@ -62,7 +61,7 @@ pub(super) fn compress(
         stored_len,
         seconds: started.elapsed().as_secs_f64(),
         detail: format!("as {}", dtype.name()),
-        facts: json!({"format": "frame", "dtype": dtype.name()}),
+        facts: Facts::Frame(Some(dtype)),
     })
 }
 
@@ -111,7 +110,7 @@ pub(super) fn decompress(
         stored_len,
         seconds: started.elapsed().as_secs_f64(),
         detail: String::new(),
-        facts: json!({"format": "frame"}),
+        facts: Facts::Frame(None),
     })
 }
 

@@ -22,7 +22,7 @@ pub(super) fn list(store: &CheckpointCompressor, arguments: &JsonArguments) -> R
             "checkpoints": checkpoints, "unreadable": unreadable, "foreign": listing.foreign,
         }))?;
     } else {
-        print(&table(&listing.checkpoints))?;
+        print(table(&listing.checkpoints))?;
         tell_unreadable(&listing);
         if listing.checkpoints.is_empty() && listing.unreadable.is_empty() {
             tell(&format!("there is no checkpoint in `{}`", store.storage().location()));
@@ -70,7 +70,7 @@ pub(super) fn log(store: &CheckpointCompressor, arguments: &LogArguments) -> Res
         let checkpoints: Vec<_> = metas.iter().map(meta_json).collect();
         return print_json(&json!({ "checkpoints": checkpoints, "deleted": gone }));
     }
-    print(&table(&metas))?;
+    print(table(&metas))?;
     if let Some(gone) = gone {
         tell(&format!("`{gone}`, which came before, was deleted; what is needed of it is kept"));
     }
@@ -180,7 +180,7 @@ pub(super) fn show(store: &CheckpointCompressor, arguments: &ShowArguments) -> R
             tensor.depth.to_string(),
         ]);
     }
-    print(&format!("{}\n{}", facts.render(), tensors.render()))
+    print(format!("{}\n{}", facts.render(), tensors.render()))
 }
 
 fn ratio(raw_len: u64, stored_len: u64) -> String {
@@ -239,7 +239,7 @@ pub(super) fn diff(store: &CheckpointCompressor, arguments: &DiffArguments) -> R
         ]);
     }
     let is_or_are = if n_equal == 1 { "is" } else { "are" };
-    print(&format!("{}{} {is_or_are} equal\n", table.render(), counted(n_equal, "tensor")))
+    print(format!("{}{} {is_or_are} equal\n", table.render(), counted(n_equal, "tensor")))
 }
 
 /// Says how large the store is.
@@ -293,7 +293,7 @@ pub(super) fn stats(store: &CheckpointCompressor, arguments: &StatsArguments) ->
         let [kind, n, raw, stored] = cells;
         table.push([kind, n, raw, stored, ratio(raw_len, stored_len)]);
     }
-    print(&format!("{}\n{}", facts.render(), table.render()))?;
+    print(format!("{}\n{}", facts.render(), table.render()))?;
     tell_unreadable(&listing);
     refuse_unreadable(&listing)
 }

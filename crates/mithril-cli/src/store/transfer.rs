@@ -60,7 +60,7 @@ pub(super) fn save(url: &str, arguments: &SaveArguments) -> Result<(), Failure> 
         report["verified"] = if is_full { "full" } else { "chain" }.into();
         return print_json(&report);
     }
-    print(&format!(
+    print(format!(
         "{}: {} to {} bytes, {:.2}x, {:.2} s{}\n",
         meta.key,
         meta.original_size,

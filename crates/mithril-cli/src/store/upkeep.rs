@@ -44,7 +44,7 @@ pub(super) fn verify(store: &CheckpointCompressor, arguments: &VerifyArguments) 
             counted(n_intact, "checkpoint"),
             counted(report.n_decoded, "tensor")
         );
-        print(&text)?;
+        print(text)?;
     }
     let problems = report.damaged.iter().flat_map(|(_, problems)| problems);
     let worst = problems.map(|problem| failed(problem).fault()).max();
@@ -85,7 +85,7 @@ pub(super) fn gc(store: &CheckpointCompressor, arguments: &GcArguments) -> Resul
             arguments.min_age
         );
     }
-    print(&text)
+    print(text)
 }
 
 /// Makes a checkpoint independent.
@@ -95,7 +95,7 @@ pub(super) fn rebase(store: &CheckpointCompressor, arguments: &KeyArguments) -> 
     if arguments.json {
         return print_json(&meta_json(&meta));
     }
-    print(&format!("{}: {} bytes, needs no other checkpoint\n", meta.key, meta.compressed_size))
+    print(format!("{}: {} bytes, needs no other checkpoint\n", meta.key, meta.compressed_size))
 }
 
 /// Deletes a checkpoint.
@@ -104,5 +104,5 @@ pub(super) fn delete(store: &CheckpointCompressor, arguments: &KeyArguments) -> 
     if arguments.json {
         return print_json(&json!({ "deleted": arguments.key }));
     }
-    print(&format!("deleted {}\n", arguments.key))
+    print(format!("deleted {}\n", arguments.key))
 }
