@@ -5,7 +5,7 @@
 //! pieces, each level one shuffle and one comparison: the table of 256 slots would need 16 shuffles and a
 //! tree of blends (2.9 against 3.9 G symbols/s).
 
-use super::{Avx2, COMPACT, load, mask_shuffle, store, table};
+use super::{Avx2, COMPACT, load, mask_shuffle, store, store_upper, table};
 use crate::entropy::rans8::{EncodeState, EncodeTable, LANES};
 use std::arch::x86_64::*;
 
@@ -133,17 +133,16 @@ impl Tables {
         let packed = _mm256_shuffle_epi8(*low, mask_shuffle(&COMPACT, mask));
         let (packed_low, packed_high) =
             (_mm256_castsi256_si128(packed), _mm256_extracti128_si256::<1>(packed));
-        let (pair_low, pair_high) = (_mm_castsi128_pd(packed_low), _mm_castsi128_pd(packed_high));
         let end = room.as_mut_ptr().wrapping_add(*at);
         // Each group of eight lanes stands at the right end of its eight bytes: what lies left of it is
         // overwritten by the next group.
         let below = |lanes_above: u32| end.wrapping_sub((mask >> lanes_above).count_ones() as usize + 8);
         // SAFETY: within the 40 bytes below `at` that the caller vouches for.
-        unsafe { _mm_storeh_pd(end.wrapping_sub(8).cast(), pair_high) };
+        unsafe { store_upper(end.wrapping_sub(8), packed_high) };
         // SAFETY: as above.
         unsafe { _mm_storel_epi64(below(24).cast(), packed_high) };
         // SAFETY: as above.
-        unsafe { _mm_storeh_pd(below(16).cast(), pair_low) };
+        unsafe { store_upper(below(16), packed_low) };
         // SAFETY: as above.
         unsafe { _mm_storel_epi64(below(8).cast(), packed_low) };
         *at -= mask.count_ones() as usize;
