@@ -327,3 +327,62 @@ pub(crate) fn decode_each(
         None => Ok(()),
     }
 }
+
+/// How much a test does: less in Miri, which takes a thousand times as long and tries many interleavings
+/// (`scripts/sanitize.sh`).
+#[cfg(test)]
+fn sizes<T>(everywhere: T, in_miri: T) -> T {
+    if cfg!(miri) { in_miri } else { everywhere }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Threads that write the number of every block to its place. One of them panics at a block, if asked to. Returns how
+    /// many panicked, and the output.
+    fn numbers(n_blocks: u8, fails_at: Option<u8>) -> (usize, Vec<u8>) {
+        let mut out = vec![0xff; usize::from(n_blocks)];
+        let state = QueueState {
+            next_taken: 0,
+            next_handed_in: 0,
+            coded_lens: Vec::new(),
+            room: &mut out,
+            has_failed: false,
+        };
+        let queue = Queue { state: Mutex::new(state), handed_in: Condvar::new() };
+        let work = || {
+            let _failing = Failing(&queue);
+            loop {
+                let block_idx = {
+                    let mut state = queue.lock();
+                    state.next_taken += 1;
+                    state.next_taken - 1
+                };
+                let Some(number) = u8::try_from(block_idx).ok().filter(|&number| number < n_blocks) else {
+                    return;
+                };
+                assert_ne!(Some(number), fails_at, "as asked");
+                let Some(room) = queue.take_room(block_idx, 1, 1) else { return };
+                room[0] = number;
+            }
+        };
+        let n_panicked = std::thread::scope(|scope| {
+            let threads: Vec<_> = (0..3).map(|_| scope.spawn(work)).collect();
+            threads.into_iter().filter_map(|thread| thread.join().err()).count()
+        });
+        (n_panicked, out)
+    }
+
+    #[test]
+    fn blocks_are_handed_in_in_order_and_no_thread_waits_for_one_that_failed() {
+        let n_blocks = sizes(200, 7);
+        assert_eq!(numbers(n_blocks, None), (0, (0..n_blocks).collect()));
+        for fails_at in [0, 3, n_blocks - 1] {
+            let (n_panicked, out) = numbers(n_blocks, Some(fails_at));
+            assert_eq!(n_panicked, 1);
+            let expected = (0..n_blocks).map(|number| if number < fails_at { number } else { 0xff });
+            assert_eq!(out, expected.collect::<Vec<_>>());
+        }
+    }
+}

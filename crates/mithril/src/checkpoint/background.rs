@@ -171,3 +171,56 @@ pub(super) fn message_of(panic: &(dyn Any + Send)) -> String {
     let text = panic.downcast_ref::<&str>().map(|text| (*text).to_owned());
     text.or_else(|| panic.downcast_ref::<String>().cloned()).unwrap_or_else(|| "no message".to_owned())
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::sync::atomic::{AtomicUsize, Ordering};
+
+    const LONG: Duration = Duration::from_secs(600);
+
+    fn failed(handle: &SaveHandle) -> String {
+        handle.wait().expect_err("no save of this test succeeds").to_string()
+    }
+
+    #[test]
+    fn saves_run_in_order_and_all_that_wait_are_woken() {
+        let (saves, n_ran) = (Background::default(), Arc::new(AtomicUsize::new(0)));
+        let start = |number: usize| {
+            let n_ran = Arc::clone(&n_ran);
+            saves.start(number.to_string(), move |_| {
+                assert_eq!(n_ran.fetch_add(1, Ordering::Relaxed), number, "the turn of another");
+                assert_ne!(number, 1, "as asked");
+                Err(CheckpointError::Abandoned { key: format!("number {number}") })
+            })
+        };
+        let handles = [0, 1, 2].map(start);
+        std::thread::scope(|scope| {
+            scope.spawn(|| assert!(failed(&handles[2]).contains("number 2")));
+            assert!(failed(&handles[2]).contains("number 2"));
+        });
+        assert!(failed(&handles[0]).contains("number 0"));
+        assert!(failed(&handles[1]).contains("as asked"));
+        saves.flush(LONG);
+        assert_eq!(n_ran.load(Ordering::Relaxed), 3);
+    }
+
+    #[test]
+    fn a_save_is_either_given_up_or_begins_its_commit() {
+        let saves = Background::default();
+        let has_begun = Arc::new(AtomicUsize::new(0));
+        let theirs = Arc::clone(&has_begun);
+        let handle = saves.start("key".to_owned(), move |permit| {
+            permit.start_commit("key")?;
+            theirs.store(1, Ordering::Relaxed);
+            Err(CheckpointError::Abandoned { key: "the commit failed".to_owned() })
+        });
+        let is_given_up = handle.abandon();
+        assert!(handle.wait_for(LONG));
+        let error = failed(&handle);
+        assert_eq!(error.contains("the commit failed"), !is_given_up, "{error}");
+        // A save that is given up must not write its manifest.
+        saves.flush(LONG);
+        assert!(!is_given_up || has_begun.load(Ordering::Relaxed) == 0);
+    }
+}

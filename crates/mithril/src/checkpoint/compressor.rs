@@ -234,3 +234,36 @@ impl<T> Future for OnThread<T> {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::pin::pin;
+    use std::task::Wake;
+
+    struct Unpark(std::thread::Thread);
+
+    impl Wake for Unpark {
+        fn wake(self: Arc<Self>) {
+            self.0.unpark();
+        }
+    }
+
+    #[test]
+    fn a_future_is_woken_whenever_its_work_ends() {
+        let waker = Waker::from(Arc::new(Unpark(std::thread::current())));
+        for panics in [false, true] {
+            let mut future = pin!(OnThread::start("key".to_owned(), move || {
+                assert!(!panics, "as asked");
+                Ok(7)
+            }));
+            let result = loop {
+                match future.as_mut().poll(&mut Context::from_waker(&waker)) {
+                    Poll::Ready(result) => break result,
+                    Poll::Pending => std::thread::park(),
+                }
+            };
+            assert!(result.is_err_and(|error| error.to_string().contains("as asked")) == panics);
+        }
+    }
+}

@@ -72,7 +72,7 @@ impl Permit {
         self.state.load(Ordering::Acquire) == ABANDONED
     }
 
-    fn start_commit(&self, key: &str) -> Result<(), CheckpointError> {
+    pub(super) fn start_commit(&self, key: &str) -> Result<(), CheckpointError> {
         if self.is_abandoned() {
             return Err(CheckpointError::Abandoned { key: key.to_owned() });
         }

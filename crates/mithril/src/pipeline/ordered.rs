@@ -92,6 +92,7 @@ pub(crate) fn run<'env, T: Send + 'env, F, C: Send>(
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::pipeline::sizes;
 
     #[test]
     fn results_come_in_the_order_of_the_jobs() {
@@ -99,10 +100,11 @@ mod tests {
             let (fed, taken) = run(
                 threads,
                 |line| {
-                    for number in 0..500u32 {
+                    for number in 0..sizes(500u32, 9) {
                         // Uneven work, so that threads overtake each other.
                         let job = move || {
-                            (0..number % 7 * 1000).for_each(|i| drop(std::hint::black_box(i.to_string())));
+                            (0..number % 7 * sizes(1000, 1))
+                                .for_each(|i| drop(std::hint::black_box(i.to_string())));
                             number
                         };
                         if number % 5 == 0 { line.push_done(number)? } else { line.push(job)? }
@@ -113,7 +115,7 @@ mod tests {
             )
             .unwrap();
             assert_eq!(fed, Ok(()));
-            assert_eq!(taken, (0..500).collect::<Vec<u32>>(), "{threads} threads");
+            assert_eq!(taken, (0..sizes(500, 9)).collect::<Vec<u32>>(), "{threads} threads");
         }
     }
 

@@ -103,13 +103,14 @@ impl Drop for Share<'_> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::pipeline::sizes;
     use std::sync::atomic::AtomicU64;
 
     #[test]
     fn every_task_runs_once_on_any_number_of_threads() {
         for threads in [1, 2, 7] {
-            let ran: Vec<AtomicUsize> = (0..100).map(|_| AtomicUsize::new(0)).collect();
-            run(100, threads, |task| {
+            let ran: Vec<AtomicUsize> = (0..sizes(100, 8)).map(|_| AtomicUsize::new(0)).collect();
+            run(ran.len(), threads, |task| {
                 ran[task].fetch_add(1, Ordering::Relaxed);
                 Ok(())
             })
@@ -133,9 +134,10 @@ mod tests {
     fn tasks_together_hold_no_more_than_the_budget() {
         let budget = Budget::new(100);
         let (held, most) = (AtomicU64::new(0), AtomicU64::new(0));
-        run(200, 4, |task| {
+        let n_tasks = sizes(200, 10);
+        run(n_tasks, 4, |task| {
             // The last ones are larger than all of it, and count as all of it.
-            let len = if task < 190 { task as u64 % 60 } else { 1000 };
+            let len = if task < n_tasks * 19 / 20 { task as u64 % 60 } else { 1000 };
             let share = budget.take(len);
             let now = held.fetch_add(len.min(100), Ordering::SeqCst) + len.min(100);
             most.fetch_max(now, Ordering::SeqCst);

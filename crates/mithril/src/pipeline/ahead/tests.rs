@@ -1,5 +1,6 @@
 use super::plan::MAX_LEN;
 use super::*;
+use crate::pipeline::sizes;
 use std::sync::atomic::AtomicU64;
 
 /// Bytes that tell their place, of which reads are counted, and fail from a place on.
@@ -188,4 +189,24 @@ fn what_is_in_memory_is_not_fetched() {
     let bytes = vec![0; 1000];
     let ahead = Ahead::new(&Arc::default(), vec![vec![FramePlace { source: &bytes, range: 10..500 }]]);
     assert!(ahead.runs.is_empty());
+}
+
+/// Short frames that lie so far apart that each is a run, in room for two of them.
+#[test]
+fn runs_come_one_by_one_through_little_room_and_give_it_back() {
+    let n_frames = sizes(200, 5);
+    for fails_at in [u64::MAX, 100_000] {
+        let source = Remote { fails_at, ..remote(100_000 * n_frames, 3) };
+        let place = |idx: u64| FramePlace { source: &source, range: idx * 40_000..idx * 40_000 + 60 };
+        let frames: Vec<_> = (0..n_frames).map(place).collect();
+        let tensors = frames.iter().map(|frame| vec![frame.clone()]).collect();
+        let ahead = Ahead::with_limit(&Arc::default(), tensors, 120);
+        assert_eq!(ahead.runs.len() as u64, n_frames);
+        let n_read = ahead.run(|| frames.iter().take_while(|frame| read(&ahead, frame, 3).is_ok()).count());
+        assert_eq!(n_read as u64, if fails_at == u64::MAX { n_frames } else { 3 });
+        if fails_at == u64::MAX {
+            assert_eq!(ahead.room.lock().taken, 0);
+            assert_eq!(source.n_reads.load(Ordering::Relaxed) as u64, n_frames);
+        }
+    }
 }
