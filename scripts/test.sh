@@ -189,6 +189,17 @@ fuzz() {
     [ "${CI:-}" != true ]
 }
 
+# Rules for `unsafe` that no test sees, in an interpreter that knows them.
+miri() {
+    if ! cargo +nightly miri --version >/dev/null 2>&1 &&
+        ! rustup toolchain install nightly --profile minimal --component miri,rust-src; then
+        not_run="${not_run:+$not_run; }Miri, because it does not install"
+        [ "${CI:-}" != true ]
+        return
+    fi
+    scripts/sanitize.sh miri
+}
+
 bench_smoke() {
     local effort
     for effort in fast balanced max; do
@@ -253,6 +264,7 @@ step "directions between crates" cargo xtask check-crates
 step "licenses of dependencies" licenses
 step "memory of streams" stream_memory
 step "fuzzing, 10 s per target" fuzz
+step "Miri over the codec" miri
 step "demo" cargo run --quiet --release -- demo
 step "bench on the demo model" bench_smoke
 step "report in a browser" python3 tools/test_report.py "$target/release/mithril"

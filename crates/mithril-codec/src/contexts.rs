@@ -428,6 +428,7 @@ pub(crate) fn group_runs(starts: &[usize], group_len: usize) -> Vec<(usize, usiz
 mod tests {
     use super::*;
     use crate::arch::{Kernels, with_kernels};
+    use crate::sizes;
 
     fn sample(n_rows: usize, row_len: usize, n_row_classes: u8, n_column_classes: u8) -> Contexts {
         let mut state = 12345u64;
@@ -443,7 +444,8 @@ mod tests {
     #[test]
     fn gathering_and_scattering_give_the_plane_back() {
         let odd = [(1, 1), (7, 16), (5, 33), (40, 100), (3, 1000)];
-        for (n_rows, row_len) in odd.into_iter().chain((1..=400).map(|row_len| (4, row_len))) {
+        let all = odd.into_iter().chain((1..=400).map(|row_len| (4, row_len)));
+        for (n_rows, row_len) in all.take(sizes(405, 3)) {
             for (row_classes, column_classes) in [(1, 1), (4, 1), (1, 4), (4, 4), (2, 16), (3, 8)] {
                 let contexts = sample(n_rows, row_len, row_classes, column_classes);
                 let rows: Vec<u32> = (0..u32::try_from(n_rows).unwrap()).collect();

@@ -46,3 +46,9 @@ pub use checksum::{Checksummer, checksum};
 pub use contexts::{Contexts, MAX_CLASSES, MAX_LISTED};
 pub use dtype::Dtype;
 pub use error::CodecError;
+
+/// How much a test does: less in Miri, which takes a thousand times as long (`scripts/sanitize.sh`).
+#[cfg(test)]
+fn sizes<T>(everywhere: T, in_miri: T) -> T {
+    if cfg!(miri) { in_miri } else { everywhere }
+}

@@ -37,7 +37,8 @@ mod tests {
         let entries = |n: usize, seed: usize| -> Vec<f32> {
             (0..n).map(|at| ((at * 7919 + seed * 104_729) % 1009) as f32 / 504.5 - 1.0).collect()
         };
-        for (n_rows, inner, width) in [(1, 1, 16), (8, 5, 16), (17, 33, 48), (9, 70, 80), (8, 3, 20)] {
+        let shapes = [(1, 1, 16), (8, 5, 16), (17, 33, 48), (9, 70, 80), (8, 3, 20)];
+        for (n_rows, inner, width) in shapes.into_iter().step_by(crate::sizes(1, 4)) {
             let (left, right) = (entries(n_rows * inner, 1), entries(inner * width, 2));
             let product = |kernels: Kernels| -> Vec<u32> {
                 let mut sums = entries(n_rows * width, 3);

@@ -142,6 +142,7 @@ pub(crate) fn join(mut sums: [f32; PARTIAL_SUMS]) -> f32 {
 mod tests {
     use super::*;
     use crate::arch::{Kernels, with_kernels};
+    use crate::sizes;
 
     #[test]
     fn kernels_give_the_products_of_weights_in_memory() {
@@ -155,7 +156,7 @@ mod tests {
         let shapes: [(usize, usize); 8] =
             [(32, 32), (96, 32), (576, 64), (256, 16), (48, 16), (640, 128), (30, 10), (70, 64)];
         for ((numbers, n_low), (columns, len)) in
-            kinds.iter().flat_map(|kind| shapes.map(|shape| (*kind, shape)))
+            kinds.iter().flat_map(|kind| shapes.map(|shape| (*kind, shape))).step_by(sizes(1, 5))
         {
             let padded = columns.next_multiple_of(64);
             let byte = |at: usize| u8::try_from(at * 89 % 251).unwrap();
@@ -174,7 +175,7 @@ mod tests {
             codes.iter_mut().zip(&symbols).for_each(|(code, symbol)| *code |= symbol << n_low);
             let mut weights = vec![0.0; columns];
             groups.weights(&numbers, &codes[..columns], &mut weights);
-            for n in [1, 2, 3, 4, 7] {
+            for n in [1, 2, 3, 4, 7].into_iter().step_by(sizes(1, 3)) {
                 let x: Vec<f32> = (0..n * columns).map(|at| (at * 37 % 101) as f32 / 50.0 - 1.0).collect();
                 let wanted: Vec<u32> =
                     x.chunks_exact(columns).map(|x| dot_singles(&weights, x).to_bits()).collect();
