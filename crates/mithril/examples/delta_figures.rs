@@ -93,7 +93,7 @@ fn report(effort: Effort, pairs: &[Pair<'_>]) -> Result<(), Box<dyn std::error::
     })?;
     let encode = fastest(|| {
         for ((pair, frame), len) in pairs.iter().zip(&mut frames).zip(&mut lens) {
-            *len = compress_delta_into(pair.current, &pair.base, &pair.options, frame)?;
+            (*len, _) = compress_delta_into(pair.current, &pair.base, &pair.options, frame)?;
         }
         Ok(())
     })?;

@@ -58,13 +58,22 @@ impl<'a> Base<'a> {
 /// `InvalidArgument` when the base has another length, or the shape does not describe exactly these bytes.
 pub fn compress_delta(current: &[u8], base: &Base<'_>, options: &FrameOptions) -> Result<Vec<u8>, Error> {
     let mut out = zeros(compress_bound(current.len(), options))?;
-    let len = compress_delta_into(current, base, options, &mut out)?;
+    let (len, _) = compress_delta_into(current, base, options, &mut out)?;
     out.truncate(len);
     out.shrink_to_fit();
     Ok(out)
 }
 
-/// As [`compress_delta`], to the front of `out`; returns the length of the frame.
+/// Which of the two frames was smaller that a tensor with a base can have.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Stored {
+    /// The one against the base.
+    Delta,
+    /// The one that needs no base.
+    Alone,
+}
+
+/// As [`compress_delta`], to the front of `out`; returns the length of the frame, and which it is.
 /// [`compress_bound`](crate::compress_bound) says how large `out` must be. Allocates nothing of the size of the data,
 /// unless the base may be of no use.
 ///
@@ -75,23 +84,23 @@ pub fn compress_delta_into(
     base: &Base<'_>,
     options: &FrameOptions,
     out: &mut [u8],
-) -> Result<usize, Error> {
+) -> Result<(usize, Stored), Error> {
     check_rank(options)?;
     let (plan, alone) = plan::tensor_against_and_alone(current, base.bytes, options)?;
     if out.len() < bound(&plan, current.len(), options) {
         let (room, len) = (out.len(), current.len());
         return Err(Error::invalid(format!("output of {room} bytes may be too small for a frame of {len}")));
     }
-    let len = compress_by_plan(current, Some(base), options, plan, out)?;
+    let len = compress_by_plan(current, Some(base), options, plan, out);
     // Coded alone only where that might be smaller: dense floats that gain from their base are not coded twice.
     if len > alone.least_len(current) {
         let alone = compress(current, options)?;
         if alone.len() <= len {
             out[..alone.len()].copy_from_slice(&alone);
-            return Ok(alone.len());
+            return Ok((alone.len(), Stored::Alone));
         }
     }
-    Ok(len)
+    Ok((len, Stored::Delta))
 }
 
 /// Decompresses a frame that [`compress_delta`] made. Also takes frames that need no base.

@@ -1,11 +1,12 @@
 //! One buffer or tensor to a frame, and back.
 
-use crate::options::{DecodeOptions, FrameOptions, honest_output_len};
+use crate::frame_writer::FrameWriter;
+use crate::options::{DecodeOptions, FrameOptions};
 use crate::pipeline::buffers::zeros;
 use crate::{Base, Error, pipeline, plan};
 use mithril_codec::Dtype;
 use mithril_format::Digest;
-use mithril_format::frame::{FrameHeader, FrameView, Trailer};
+use mithril_format::frame::{FrameView, Trailer};
 use mithril_format::limits::MAX_RANK;
 use std::ops::Range;
 
@@ -28,7 +29,7 @@ pub fn compress(source: &[u8], options: &FrameOptions) -> Result<Vec<u8>, Error>
     let plan = plan::tensor(source, options)?;
     // Fresh zero pages are not touched before they are written, so the bound costs address space only.
     let mut out = zeros(bound(&plan, source.len(), options))?;
-    let len = compress_by_plan(source, None, options, plan, &mut out)?;
+    let len = compress_by_plan(source, None, options, plan, &mut out);
     out.truncate(len);
     out.shrink_to_fit();
     Ok(out)
@@ -49,7 +50,7 @@ pub fn compress_into(source: &[u8], options: &FrameOptions, out: &mut [u8]) -> R
             source.len()
         )));
     }
-    compress_by_plan(source, None, options, plan, out)
+    Ok(compress_by_plan(source, None, options, plan, out))
 }
 
 /// Bytes that the frame of a buffer can take at most.
@@ -95,52 +96,20 @@ pub(crate) fn compress_by_plan(
     source: &[u8],
     base: Option<&Base<'_>>,
     options: &FrameOptions,
-    mut plan: plan::TensorPlan,
+    plan: plan::TensorPlan,
     out: &mut [u8],
-) -> Result<usize, Error> {
-    let is_shared = !plan.shared.is_empty();
-    let (len, blocks_len) = write_by_plan(source, base, options, &mut plan, out);
-    let limit = honest_output_len(blocks_len as u64);
-    // With a base, that is what says how much a reader takes.
-    if base.is_some() || !plan.may_hold_too_much() || source.len() as u64 <= limit {
-        return Ok(len);
-    }
-    if is_shared {
-        plan = plan::tensor_from_sample(source, source.len(), options);
-    }
-    plan.shorten(options.dtype);
-    Ok(write_by_plan(source, base, options, &mut plan, out).0)
-}
-
-/// Returns the length of the frame, and that of its blocks.
-fn write_by_plan(
-    source: &[u8],
-    base: Option<&Base<'_>>,
-    options: &FrameOptions,
-    plan: &mut plan::TensorPlan,
-    out: &mut [u8],
-) -> (usize, usize) {
-    let header = FrameHeader {
-        dtype: options.dtype,
-        shape: options.shape.clone(),
-        block_len: plan.block_len,
-        raw_len: Some(source.len() as u64),
-        checksums: options.checksum,
-        shared: std::mem::take(&mut plan.shared),
-        base: base.map(Base::digest),
-    };
-    let mut head = Vec::new();
-    header.write(&mut head);
-    out[..head.len()].copy_from_slice(&head);
+) -> usize {
+    let writer = |plan| FrameWriter::new(plan, options, Some(source.len() as u64), base.map(Base::digest));
     let base = base.map(Base::bytes);
-    let room = &mut out[head.len()..];
-    let blocks = pipeline::RawBlocks { first_block: 0, source, base, changing: options.changing };
-    let (trailer, blocks_len) = pipeline::encode_blocks(plan, &header, blocks, options.threads, room);
-    let mut tail = Vec::new();
-    trailer.write(&mut tail);
-    let end = head.len() + blocks_len;
-    out[end..end + tail.len()].copy_from_slice(&tail);
-    (end + tail.len(), blocks_len)
+    let mut frame = writer(plan);
+    let len = frame.write(source, base, out);
+    if !frame.holds_too_much() {
+        return len;
+    }
+    let mut plan =
+        frame.plan_alone().unwrap_or_else(|| plan::tensor_from_sample(source, source.len(), options));
+    plan.shorten(options.dtype);
+    writer(plan).write(source, base, out)
 }
 
 /// Decompresses a frame. Needs nothing but its bytes.
@@ -322,11 +291,11 @@ mod tests {
                     for written in contents {
                         let plan = plan::tensor(seen, &options).unwrap();
                         let mut out = vec![0; compress_bound(written.len(), &options)];
-                        let len = compress_by_plan(written, None, &options, plan, &mut out).unwrap();
+                        let len = compress_by_plan(written, None, &options, plan, &mut out);
                         assert!(decompress(&out[..len]).unwrap() == *written, "{effort:?} {dtype:?}");
                         let plan = plan::tensor_against(seen, &b, &options).unwrap();
                         let base = Base::new(&b);
-                        let len = compress_by_plan(written, Some(&base), &options, plan, &mut out).unwrap();
+                        let len = compress_by_plan(written, Some(&base), &options, plan, &mut out);
                         let decoded = crate::decompress_delta(&out[..len], &base).unwrap();
                         assert!(decoded == *written, "{effort:?} {dtype:?} against a base");
                     }

@@ -50,6 +50,7 @@ mod error;
 pub mod estimate;
 mod files;
 mod frame;
+mod frame_writer;
 pub mod inference;
 mod options;
 pub mod pack;
@@ -67,7 +68,7 @@ mod unchanged;
 pub use atomic_file::AtomicFile;
 pub use attributes::Attributes;
 pub use delta::{
-    Base, apply_into, apply_known_into, compress_delta, compress_delta_into, decompress_delta,
+    Base, Stored, apply_into, apply_known_into, compress_delta, compress_delta_into, decompress_delta,
     decompress_delta_into,
 };
 pub use describe::{inspect_at, raw_len_at};

@@ -10,8 +10,7 @@ pub(crate) mod tasks;
 pub(crate) mod threads;
 
 use crate::options::thread_count;
-use crate::plan::TensorPlan;
-use mithril_codec::block::{MAX_OVERHEAD, Place, Scratch, encode_block, store_block};
+use mithril_codec::block::{MAX_OVERHEAD, Place, Recipe, Scratch, encode_block, store_block};
 use mithril_codec::checksum;
 use mithril_format::FormatError;
 use mithril_format::frame::{BlockHeader, FrameHeader, FrameView, Trailer};
@@ -23,64 +22,88 @@ pub(crate) fn blocks_bound(raw_len: usize, block_len: usize) -> usize {
     raw_len + n_blocks * (BlockHeader::len(true) + MAX_OVERHEAD)
 }
 
-/// Blocks that are to be encoded.
-#[derive(Clone, Copy)]
-pub(crate) struct RawBlocks<'a> {
-    /// Number of the first one in its tensor.
-    pub(crate) first_block: usize,
-    pub(crate) source: &'a [u8],
-    /// The same bytes of the base, if there is one.
-    pub(crate) base: Option<&'a [u8]>,
-    /// Whether others may change `source` meanwhile, so that blocks are copied before they are looked at.
+/// How the blocks of a frame are coded.
+#[derive(Debug)]
+pub(crate) struct BlockCoder {
+    pub(crate) recipe: Recipe,
+    pub(crate) header: FrameHeader,
+    /// Whether others may change the raw bytes meanwhile, so that blocks are copied before they are looked at.
     pub(crate) changing: bool,
 }
 
-/// Encodes blocks to the front of `out`; returns their coded lengths. The caller has made room for `blocks_bound`.
-pub(crate) fn encode_blocks(
-    plan: &TensorPlan,
-    header: &FrameHeader,
-    blocks: RawBlocks<'_>,
-    threads: usize,
-    out: &mut [u8],
-) -> (Trailer, usize) {
-    let source = blocks.source;
-    let block_len = header.block_len as usize;
-    let n_blocks = source.len().div_ceil(block_len);
-    let n_threads = thread_count(threads, n_blocks, source.len());
-    let encoder = BlockEncoder { plan, header, blocks };
-    let mut trailer = Trailer { coded_lens: Vec::with_capacity(n_blocks), raw_len: source.len() as u64 };
-    if n_threads == 1 {
-        let mut at = 0;
-        with_scratch(|scratch| {
-            for block_idx in 0..n_blocks {
-                let coded_len = encoder.encode(block_idx, scratch, &mut out[at..]);
-                at += BlockHeader::len(header.checksums) + coded_len as usize;
-                trailer.coded_lens.push(coded_len);
-            }
+impl BlockCoder {
+    /// Codes blocks to the front of `out`, of which `first_block` is the number of the first; returns what the trailer says
+    /// of them, and their length. The caller has made room for `blocks_bound`. `base` holds the same bytes of the base, if
+    /// there is one.
+    pub(crate) fn encode(
+        &self,
+        first_block: usize,
+        source: &[u8],
+        base: Option<&[u8]>,
+        threads: usize,
+        out: &mut [u8],
+    ) -> (Trailer, usize) {
+        let n_blocks = source.len().div_ceil(self.header.block_len as usize);
+        let n_threads = thread_count(threads, n_blocks, source.len());
+        let blocks = RawBlocks { coder: self, first_block, source, base };
+        let mut trailer = Trailer { coded_lens: Vec::with_capacity(n_blocks), raw_len: source.len() as u64 };
+        if n_threads == 1 {
+            let mut at = 0;
+            with_scratch(|scratch| {
+                for block_idx in 0..n_blocks {
+                    let coded_len = blocks.encode(block_idx, scratch, &mut out[at..]);
+                    at += BlockHeader::len(self.header.checksums) + coded_len as usize;
+                    trailer.coded_lens.push(coded_len);
+                }
+            });
+            return (trailer, at);
+        }
+        let room_len = out.len();
+        let queue = Queue {
+            state: Mutex::new(QueueState {
+                next_taken: 0,
+                next_handed_in: 0,
+                coded_lens: Vec::new(),
+                room: out,
+                has_failed: false,
+            }),
+            handed_in: Condvar::new(),
+        };
+        std::thread::scope(|scope| {
+            let (queue, blocks) = (&queue, &blocks);
+            let help = || move || queue.work(blocks, n_blocks, &mut Scratch::new());
+            threads::start_helpers(scope, n_threads - 1, help);
+            with_scratch(|scratch| queue.work(blocks, n_blocks, scratch));
         });
-        return (trailer, at);
+        let state = queue.state.into_inner().unwrap_or_else(PoisonError::into_inner);
+        trailer.coded_lens = state.coded_lens;
+        let len = room_len - state.room.len();
+        (trailer, len)
     }
-    let room_len = out.len();
-    let queue = Queue {
-        state: Mutex::new(QueueState {
-            next_taken: 0,
-            next_handed_in: 0,
-            coded_lens: Vec::new(),
-            room: out,
-            has_failed: false,
-        }),
-        handed_in: Condvar::new(),
-    };
-    std::thread::scope(|scope| {
-        let (queue, encoder) = (&queue, &encoder);
-        let help = || move || queue.work(encoder, n_blocks, &mut Scratch::new());
-        threads::start_helpers(scope, n_threads - 1, help);
-        with_scratch(|scratch| queue.work(encoder, n_blocks, scratch));
-    });
-    let state = queue.state.into_inner().unwrap_or_else(PoisonError::into_inner);
-    trailer.coded_lens = state.coded_lens;
-    let len = room_len - state.room.len();
-    (trailer, len)
+
+    /// Codes one block with its header to the front of `out`; returns the coded length without the header.
+    fn encode_one(&self, raw: &[u8], place: Place<'_>, scratch: &mut Scratch, out: &mut [u8]) -> u32 {
+        // The checksum comes first: it brings the block into the cache for everything that follows.
+        let sum = if self.header.checksums { checksum(raw) } else { 0 };
+        let coded = &mut out[BlockHeader::len(self.header.checksums)..];
+        let len = encode_block(&self.recipe, &self.header.shared, place, raw, scratch, coded);
+        self.write_header(len, raw, sum, out)
+    }
+
+    /// Writes one block with its header to the front of `out`, as it is; returns the coded length without the header.
+    pub(crate) fn store(&self, raw: &[u8], out: &mut [u8]) -> u32 {
+        let sum = if self.header.checksums { checksum(raw) } else { 0 };
+        let len = store_block(raw, &mut out[BlockHeader::len(self.header.checksums)..]);
+        self.write_header(len, raw, sum, out)
+    }
+
+    fn write_header(&self, coded_len: usize, raw: &[u8], checksum: u64, out: &mut [u8]) -> u32 {
+        let coded_len =
+            u32::try_from(coded_len).expect("a coded block is at most one byte longer than a raw one");
+        let raw_len = u32::try_from(raw.len()).expect("a block is at most 32 MiB");
+        BlockHeader { coded_len, raw_len, checksum }.write(self.header.checksums, out);
+        coded_len
+    }
 }
 
 /// Runs with the buffers that this thread keeps between calls: for small tensors, fresh pages cost more than coding.
@@ -111,78 +134,37 @@ pub(crate) fn with_spare<T>(len: usize, work: impl FnOnce(&mut [u8]) -> T) -> T 
 /// Longer buffers are not kept.
 const MAX_SPARE_LEN: usize = 4 << 20;
 
-/// Encodes single blocks.
-struct BlockEncoder<'a> {
-    plan: &'a TensorPlan,
-    header: &'a FrameHeader,
-    blocks: RawBlocks<'a>,
+/// Blocks that are to be coded.
+struct RawBlocks<'a> {
+    coder: &'a BlockCoder,
+    first_block: usize,
+    source: &'a [u8],
+    base: Option<&'a [u8]>,
 }
 
-impl BlockEncoder<'_> {
-    /// Encodes a block with its header to the front of `out`; returns the coded length without the header.
+impl RawBlocks<'_> {
+    /// Codes a block with its header to the front of `out`; returns the coded length without the header.
     fn encode(&self, block_idx: usize, scratch: &mut Scratch, out: &mut [u8]) -> u32 {
-        let RawBlocks { first_block, source, base, changing } = self.blocks;
-        let block_len = self.header.block_len as usize;
+        let Self { coder, first_block, source, base } = *self;
+        let block_len = coder.header.block_len as usize;
         let start = block_idx * block_len;
         let end = (start + block_len).min(source.len());
-        let block = RawBlock {
-            block_idx: (first_block + block_idx) as u64,
-            raw: &source[start..end],
+        let raw = &source[start..end];
+        let place = Place {
+            first_byte: (first_block + block_idx) as u64 * block_len as u64,
             next: &source[end..(end + block_len).min(source.len())],
             base: base.map(|base| &base[start..end]),
         };
-        if !changing {
-            return encode_one(self.plan, self.header, block, scratch, out);
+        if !coder.changing {
+            return coder.encode_one(raw, place, scratch, out);
         }
         // Checksum and coding read the copy, which is in the cache.
         scratch.with_block(|copy, scratch| {
             copy.clear();
-            copy.extend_from_slice(block.raw);
-            encode_one(self.plan, self.header, RawBlock { raw: copy, ..block }, scratch, out)
+            copy.extend_from_slice(raw);
+            coder.encode_one(copy, place, scratch, out)
         })
     }
-}
-
-/// A block before it is encoded.
-#[derive(Clone, Copy)]
-pub(crate) struct RawBlock<'a> {
-    pub(crate) block_idx: u64,
-    pub(crate) raw: &'a [u8],
-    /// The bytes that will be encoded next, if they are at hand.
-    pub(crate) next: &'a [u8],
-    /// The same bytes of the base, if the frame has one.
-    pub(crate) base: Option<&'a [u8]>,
-}
-
-/// Encodes one block with its header to the front of `out`; returns the coded length without the header.
-pub(crate) fn encode_one(
-    plan: &TensorPlan,
-    header: &FrameHeader,
-    block: RawBlock<'_>,
-    scratch: &mut Scratch,
-    out: &mut [u8],
-) -> u32 {
-    let RawBlock { block_idx, raw, next, base } = block;
-    let header_len = BlockHeader::len(header.checksums);
-    // The checksum comes first: it brings the block into the cache for everything that follows.
-    let sum = if header.checksums { checksum(raw) } else { 0 };
-    let place = Place { first_byte: block_idx * u64::from(header.block_len), next, base };
-    let len = encode_block(&plan.recipe, &header.shared, place, raw, scratch, &mut out[header_len..]);
-    let coded_len = u32::try_from(len).expect("a coded block is at most one byte longer than a raw one");
-    let raw_len = u32::try_from(raw.len()).expect("a block is at most 32 MiB");
-    BlockHeader { coded_len, raw_len, checksum: sum }.write(header.checksums, out);
-    coded_len
-}
-
-/// Writes one block with its header to the front of `out`, as it is; returns the coded length without the header.
-pub(crate) fn store_one(header: &FrameHeader, raw: &[u8], out: &mut [u8]) -> u32 {
-    let header_len = BlockHeader::len(header.checksums);
-    let sum = if header.checksums { checksum(raw) } else { 0 };
-    let len = store_block(raw, &mut out[header_len..]);
-    let coded_len = u32::try_from(len).expect("a stored block is one byte longer than a raw one");
-    let raw_len = u32::try_from(raw.len()).expect("a block is at most 32 MiB");
-    BlockHeader { coded_len, raw_len, checksum: sum }.write(header.checksums, out);
-    coded_len
 }
 
 /// Blocks handed out and handed in, in order.
@@ -218,9 +200,9 @@ impl<'a> Queue<'a> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn work(&self, encoder: &BlockEncoder<'_>, n_blocks: usize, scratch: &mut Scratch) {
+    fn work(&self, blocks: &RawBlocks<'_>, n_blocks: usize, scratch: &mut Scratch) {
         let _failing = Failing(self);
-        let header = encoder.header;
+        let header = &blocks.coder.header;
         let mut coded = vec![0; header.block_len as usize + BlockHeader::len(true) + MAX_OVERHEAD];
         loop {
             let block_idx = {
@@ -231,7 +213,7 @@ impl<'a> Queue<'a> {
             if block_idx >= n_blocks {
                 return;
             }
-            let coded_len = encoder.encode(block_idx, scratch, &mut coded);
+            let coded_len = blocks.encode(block_idx, scratch, &mut coded);
             let len = BlockHeader::len(header.checksums) + coded_len as usize;
             let Some(room) = self.take_room(block_idx, coded_len, len) else { return };
             room.copy_from_slice(&coded[..len]);

@@ -4,12 +4,10 @@
 //! decodes batches. A batch is a few MiB whatever the size of the data, so memory is bounded. All that grows is the
 //! list of block lengths that the trailer holds: four bytes per block, less than 0.01 % of the raw bytes.
 
-use crate::options::{DecodeOptions, FrameOptions, HONEST_BLOCK_LEN, honest_output_len};
-use crate::pipeline::RawBlocks;
+use crate::frame_writer::FrameWriter;
+use crate::options::{DecodeOptions, FrameOptions, HONEST_BLOCK_LEN};
 use crate::pipeline::buffers::zeros;
-use crate::plan::TensorPlan;
 use crate::{Error, ErrorKind, frame, pipeline, plan};
-use mithril_codec::block::Shared;
 use mithril_format::FormatError;
 use mithril_format::frame::{BlockHeader, FrameHeader, Trailer, decode_checked};
 use std::io::{self, Read, Write};
@@ -65,11 +63,7 @@ pub struct Encoder<W: Write> {
 
 #[derive(Debug)]
 struct Started {
-    plan: TensorPlan,
-    header: FrameHeader,
-    trailer: Trailer,
-    /// Bytes of all blocks so far.
-    blocks_len: u64,
+    frame: FrameWriter,
     coded: Vec<u8>,
 }
 
@@ -113,15 +107,14 @@ impl<W: Write> Encoder<W> {
         if self.started.is_some() {
             self.encode_pending(Part::All)?;
         }
-        let mut end = Vec::new();
-        match &self.started {
-            Some(started) if started.trailer.raw_len != self.taken => {
-                let (taken, coded) = (self.taken, started.trailer.raw_len);
+        let end = match &self.started {
+            Some(Started { frame, .. }) if frame.raw_len() != self.taken => {
+                let (taken, coded) = (self.taken, frame.raw_len());
                 return Err(Error::invalid(format!("{taken} bytes were written, and {coded} coded")));
             }
-            Some(started) => started.trailer.write(&mut end),
-            None => end = frame::compress(&self.pending, &self.options)?,
-        }
+            Some(Started { frame, .. }) => frame.tail(),
+            None => frame::compress(&self.pending, &self.options)?,
+        };
         self.writer.write_all(&end).map_err(Error::writing)?;
         Ok(self.writer)
     }
@@ -169,7 +162,8 @@ impl<W: Write> Encoder<W> {
         if self.started.is_some() {
             return Ok(());
         }
-        let mut options = self.options.clone();
+        // What was written is here and does not change.
+        let mut options = self.options.clone().with_changing(false);
         // Classes of rows need the whole matrix, which a stream never has.
         options.shape = None;
         let mut plan = plan::tensor(&self.pending, &options)?;
@@ -180,55 +174,26 @@ impl<W: Write> Encoder<W> {
         let max_len = MAX_STREAM_BLOCK_LEN / unit_len * unit_len;
         plan.block_len = plan.block_len.min(u32::try_from(max_len).unwrap_or(u32::MAX));
         plan.shorten_if_constant(self.options.dtype, &self.pending, HONEST_BLOCK_LEN);
-        let header = FrameHeader {
-            dtype: self.options.dtype,
-            shape: self.options.shape.clone(),
-            block_len: plan.block_len,
-            raw_len: self.expected_len,
-            checksums: self.options.checksum,
-            shared: Shared::default(),
-            base: None,
-        };
-        let mut head = Vec::new();
-        header.write(&mut head);
-        self.writer.write_all(&head).map_err(Error::writing)?;
-        let coded = zeros(pipeline::blocks_bound(BATCH_LEN, plan.block_len as usize))?;
-        self.started = Some(Started { plan, header, trailer: Trailer::default(), blocks_len: 0, coded });
+        options.shape.clone_from(&self.options.shape);
+        let frame = FrameWriter::new(plan, &options, self.expected_len, None);
+        self.writer.write_all(&frame.head()).map_err(Error::writing)?;
+        let coded = zeros(frame.blocks_bound(BATCH_LEN))?;
+        self.started = Some(Started { frame, coded });
         Ok(())
     }
 
     /// Codes and writes pending bytes. Only the last block of a frame may be short, so some bytes stay until the end.
     fn encode_pending(&mut self, part: Part) -> Result<(), Error> {
-        let Some(Started { plan, header, trailer, blocks_len, coded }) = &mut self.started else {
+        let Some(Started { frame, coded }) = &mut self.started else {
             return Ok(());
         };
-        let block_len = header.block_len as usize;
+        let block_len = frame.block_len();
         let len = match part {
             Part::WholeBlocks => self.pending.len() / block_len * block_len,
             Part::All => self.pending.len(),
         };
-        let source = &self.pending[..len];
-        let first_block = trailer.coded_lens.len();
-        let blocks = RawBlocks { first_block, source, base: None, changing: false };
-        let (mut batch, mut coded_len) =
-            pipeline::encode_blocks(plan, header, blocks, self.options.threads, coded);
-        // Constant blocks that come after others may be more than readers take for the length of the frame. One block as it
-        // is makes up for many thousands.
-        let raw_len = trailer.raw_len + batch.raw_len;
-        if plan.may_hold_too_much() && raw_len > honest_output_len(*blocks_len + coded_len as u64) {
-            let (first, rest) = source.split_at(block_len.min(len));
-            let stored_len = pipeline::store_one(header, first, coded);
-            let at = BlockHeader::len(header.checksums) + stored_len as usize;
-            let blocks = RawBlocks { first_block: first_block + 1, source: rest, ..blocks };
-            let (others, others_len) =
-                pipeline::encode_blocks(plan, header, blocks, self.options.threads, &mut coded[at..]);
-            batch.coded_lens = std::iter::once(stored_len).chain(others.coded_lens).collect();
-            coded_len = at + others_len;
-        }
+        let coded_len = frame.encode_honest(&self.pending[..len], coded);
         self.writer.write_all(&coded[..coded_len]).map_err(Error::writing)?;
-        *blocks_len += coded_len as u64;
-        trailer.coded_lens.extend(batch.coded_lens);
-        trailer.raw_len += batch.raw_len;
         self.pending.drain(..len);
         Ok(())
     }

@@ -4,11 +4,8 @@ use super::moments::{Mover, sample_of};
 use super::raw::Raw;
 use super::tensor::FoundBase;
 use crate::container::{OpenTensor, Step};
-use crate::pipeline::RawBlocks;
-use crate::plan::TensorPlan;
-use crate::{Error, FrameOptions, pipeline, plan};
-use mithril_codec::block::least_len;
-use mithril_format::frame::{FrameHeader, Trailer};
+use crate::frame_writer::FrameWriter;
+use crate::{Error, FrameOptions, plan};
 use mithril_format::{Digest, Digester};
 use std::io::{self, Write};
 use std::ops::Range;
@@ -47,8 +44,7 @@ impl StreamedBase<'_, '_> {
 pub(super) struct DeltaStream<'m, 'a> {
     raw: Raw<'m>,
     base: StreamedBase<'m, 'a>,
-    plan: TensorPlan,
-    header: FrameHeader,
+    frame: FrameWriter,
 }
 
 impl<'m, 'a> DeltaStream<'m, 'a> {
@@ -82,16 +78,8 @@ impl<'m, 'a> DeltaStream<'m, 'a> {
         }
         let max_block_len = BATCH_LEN / 2 / unit * unit;
         plan.block_len = plan.block_len.min(u32::try_from(max_block_len).unwrap_or(u32::MAX));
-        let header = FrameHeader {
-            dtype: options.dtype,
-            shape: options.shape.clone(),
-            block_len: plan.block_len,
-            raw_len: Some(raw.len()),
-            checksums: options.checksum,
-            base: Some(digest),
-            shared: std::mem::take(&mut plan.shared),
-        };
-        Ok(Self { raw: raw.clone(), base, plan, header })
+        let frame = FrameWriter::new(plan, options, Some(raw.len()), Some(digest));
+        Ok(Self { raw: raw.clone(), base, frame })
     }
 
     /// The step that its base makes before.
@@ -101,60 +89,44 @@ impl<'m, 'a> DeltaStream<'m, 'a> {
 
     /// Writes the frame, batch by batch. The bytes that it holds go to the digester, if there is one.
     pub(super) fn encode(&self, digester: Option<&mut Digester>, out: &mut impl Write) -> Result<(), Error> {
-        let how = (&self.plan, &self.header, self.base.threads);
-        encode(&self.raw, Some(&self.base), how, digester, out)
+        encode(&self.raw, Some(&self.base), self.frame.clone(), digester, out)
     }
 }
 
-/// Whether a frame without a base, by this plan, takes at most `len` bytes. It is coded only where that is possible.
-pub(super) fn is_at_most(
-    len: u64,
-    raw: &Raw<'_>,
-    plan: &TensorPlan,
-    header: &FrameHeader,
-    threads: usize,
-) -> Result<bool, Error> {
+/// Whether a frame without a base takes at most `len` bytes. It is coded only where that is possible.
+pub(super) fn is_at_most(len: u64, raw: &Raw<'_>, frame: &FrameWriter) -> Result<bool, Error> {
     let mut least = 0;
-    for block in batches(raw.len(), u64::from(header.block_len)) {
-        least += least_len(&plan.recipe, &raw.read(block)?) as u64;
+    for block in batches(raw.len(), frame.block_len() as u64) {
+        least += frame.least_len(&raw.read(block)?) as u64;
         if least > len {
             return Ok(false);
         }
     }
     let mut counted = Held::new(0);
-    encode(raw, None, (plan, header, threads), None, &mut counted)?;
+    encode(raw, None, frame.clone(), None, &mut counted)?;
     Ok(counted.len() <= len)
 }
 
 fn encode(
     raw: &Raw<'_>,
     base: Option<&StreamedBase<'_, '_>>,
-    (plan, header, threads): (&TensorPlan, &FrameHeader, usize),
+    mut frame: FrameWriter,
     mut digester: Option<&mut Digester>,
     out: &mut impl Write,
 ) -> Result<(), Error> {
-    let mut bytes = Vec::new();
-    header.write(&mut bytes);
-    out.write_all(&bytes).map_err(Error::writing)?;
-    let block_len = u64::from(header.block_len);
-    let mut trailer = Trailer::default();
-    for batch in batches(raw.len(), (BATCH_LEN / block_len).max(1) * block_len) {
+    out.write_all(&frame.head()).map_err(Error::writing)?;
+    let mut coded = Vec::new();
+    for batch in batches(raw.len(), frame.batch_len(BATCH_LEN)) {
         let current = raw.read(batch.clone())?;
         if let Some(digester) = &mut digester {
             digester.update(&current);
         }
         let before = base.map(|base| base.read(batch)).transpose()?;
-        bytes.resize(pipeline::blocks_bound(current.len(), header.block_len as usize), 0);
-        let first_block = trailer.coded_lens.len();
-        let blocks = RawBlocks { first_block, source: &current, base: before.as_deref(), changing: false };
-        let (coded, len) = pipeline::encode_blocks(plan, header, blocks, threads, &mut bytes);
-        out.write_all(&bytes[..len]).map_err(Error::writing)?;
-        trailer.coded_lens.extend(coded.coded_lens);
-        trailer.raw_len += coded.raw_len;
+        coded.resize(frame.blocks_bound(current.len()), 0);
+        let len = frame.encode(&current, before.as_deref(), &mut coded);
+        out.write_all(&coded[..len]).map_err(Error::writing)?;
     }
-    bytes.clear();
-    trailer.write(&mut bytes);
-    out.write_all(&bytes).map_err(Error::writing)
+    out.write_all(&frame.tail()).map_err(Error::writing)
 }
 
 /// The ranges that so many bytes are worked on in.

@@ -6,16 +6,16 @@ use super::layout::Layout;
 use super::raw::Raw;
 use super::tensor::{Choice, FoundBase, TensorChooser, against, compress, compress_against};
 use super::window::Window;
-use super::write::{FrameEnd, InFull, Message};
+use super::write::{InFull, Message};
 use super::{BATCH_LEN, PackOptions};
 use crate::container::{Entry, EntryKind};
+use crate::frame_writer::FrameWriter;
 use crate::pipeline::buffers::Buffers;
 use crate::pipeline::ordered::{Closed, Line};
 use crate::pipeline::tasks::{Budget, Share};
 use crate::plan::{self, TensorPlan};
 use crate::{Dtype, Effort, Encoder, Error, FrameOptions, frame, pipeline};
 use mithril_codec::entropy::lz::SHORT_METADATA;
-use mithril_format::frame::FrameHeader;
 use mithril_format::{Digest, Digester, ReadAt, TensorInfo};
 use std::io::{self, Write};
 use std::ops::Range;
@@ -204,21 +204,13 @@ impl<'env> Feeder<'_, 'env> {
         self.line.push(job).map_err(closed)
     }
 
-    /// How a tensor is coded batch by batch, planned from a sample.
-    fn plan_blocks(&self, raw: &Raw<'_>, tensor: &TensorInfo) -> Result<(TensorPlan, FrameHeader), Error> {
+    /// The frame of a tensor that is coded batch by batch, planned from a sample.
+    fn plan_blocks(&self, raw: &Raw<'_>, tensor: &TensorInfo) -> Result<FrameWriter, Error> {
         let mut options = self.options.frame_options(tensor.dtype, &tensor.shape);
         let shape = options.shape.take();
         let plan = plan_by_sample(raw, &options)?;
-        let header = FrameHeader {
-            dtype: options.dtype,
-            shape,
-            block_len: plan.block_len,
-            raw_len: Some(raw.len()),
-            checksums: options.checksum,
-            shared: Default::default(),
-            base: None,
-        };
-        Ok((plan, header))
+        options.shape = shape;
+        Ok(FrameWriter::new(plan, &options, Some(raw.len()), None))
     }
 
     /// Digests what is coded of a tensor, if that is wanted.
@@ -226,10 +218,10 @@ impl<'env> Feeder<'_, 'env> {
         self.options.keeps_digests().then(Digester::default)
     }
 
-    /// Ends a frame that came in pieces; returns the digest of what it holds.
-    fn push_end(&self, end: FrameEnd, digester: Option<Digester>) -> Result<Option<Digest>, Error> {
+    /// Ends a frame that came in parts; returns the digest of what it holds.
+    fn push_end(&self, digester: Option<Digester>) -> Result<Option<Digest>, Error> {
         let digest = digester.map(|digester| digester.finish());
-        self.push_done(Message::End(end, digest.filter(|_| self.options.digests)))?;
+        self.push_done(Message::End(digest.filter(|_| self.options.digests)))?;
         Ok(digest)
     }
 
@@ -239,39 +231,33 @@ impl<'env> Feeder<'_, 'env> {
         entry: Entry,
         raw: &Raw<'_>,
         tensor: &TensorInfo,
-        (plan, header): (TensorPlan, FrameHeader),
+        frame: FrameWriter,
     ) -> Result<Option<Digest>, Error> {
-        let mut head = Vec::new();
-        header.write(&mut head);
-        self.push_done(Message::Start(entry))?;
-        self.push_done(Message::Piece(head))?;
-        let block_len = u64::from(header.block_len);
-        let batch_blocks = (BATCH_LEN / block_len).max(1);
-        let how = Arc::new((plan, header));
+        let (coder, block_len, batch_len) = (frame.coder(), frame.block_len(), frame.batch_len(BATCH_LEN));
+        self.push_done(Message::Start(entry, Some(frame)))?;
         let (buffers, mut digester) = (self.buffers, self.digester());
         let mut at = 0;
         while at < raw.len() {
-            let end = raw.len().min(at + batch_blocks * block_len);
+            let end = raw.len().min(at + batch_len);
             let range = tensor.bytes.start + at..tensor.bytes.start + end;
             let window = Window::read(self.source, range.clone(), buffers)?;
             if let Some(digester) = &mut digester {
                 digester.update(window.bytes(range.clone()));
             }
-            let first_block = usize::try_from(at / block_len).expect("blocks whose lengths lie in memory");
-            let how = Arc::clone(&how);
+            let first_block =
+                usize::try_from(at / block_len as u64).expect("blocks whose lengths lie in memory");
+            let coder = Arc::clone(&coder);
             let job = move || {
-                let (plan, header) = &*how;
                 let raw = window.bytes(range);
-                let mut out = buffers.take(pipeline::blocks_bound(raw.len(), header.block_len as usize))?;
-                let blocks = pipeline::RawBlocks { first_block, source: raw, base: None, changing: false };
-                let (trailer, len) = pipeline::encode_blocks(plan, header, blocks, 1, &mut out);
+                let mut out = buffers.take(pipeline::blocks_bound(raw.len(), block_len))?;
+                let (trailer, len) = coder.encode(first_block, raw, None, 1, &mut out);
                 out.truncate(len);
                 Ok(Message::Blocks(out, trailer))
             };
             self.line.push(job).map_err(closed)?;
             at = end;
         }
-        self.push_end(FrameEnd::NeedsTrailer, digester)
+        self.push_end(digester)
     }
 
     /// Feeds a tensor against its base when neither fits memory, or without it where that is smaller, or must be; returns
@@ -293,11 +279,11 @@ impl<'env> Feeder<'_, 'env> {
         let (mut held, mut digester) = (Held::new(self.options.in_memory_len), self.digester());
         delta.encode(digester.as_mut(), &mut held)?;
         let alone = self.plan_blocks(raw, tensor)?;
-        let is_larger = delta_stream::is_at_most(held.len(), raw, &alone.0, &alone.1, options.threads)?;
+        let is_larger = delta_stream::is_at_most(held.len(), raw, &alone)?;
         if is_larger || !self.fits_budget(&entry, held.len())? {
             return self.push_blocks(full, raw, tensor, alone);
         }
-        self.push_done(Message::Start(entry))?;
+        self.push_done(Message::Start(entry, None))?;
         match held.bytes() {
             Some(bytes) => {
                 let pieces = bytes.chunks(usize::try_from(BATCH_LEN).expect("half a megabyte"));
@@ -308,7 +294,7 @@ impl<'env> Feeder<'_, 'env> {
                 delta.encode(digester.as_mut(), &mut Pieces(self))?;
             }
         }
-        self.push_end(FrameEnd::Complete, digester)
+        self.push_end(digester)
     }
 
     /// Whether an entry may be stored by a delta of so many bytes: known when all before it are written.
@@ -333,13 +319,13 @@ impl<'env> Feeder<'_, 'env> {
             let job = move || Ok(Message::Frame(entry, compress(&glue, &options, buffers)?, None));
             return self.line.push(job).map_err(closed);
         }
-        self.push_done(Message::Start(entry))?;
+        self.push_done(Message::Start(entry, None))?;
         let mut encoder = Encoder::new(Pieces(self), &options)?;
         for piece in pieces {
             piece.all_pieces(|_, bytes| encoder.write_all(bytes).map(|()| true).map_err(Error::writing))?;
         }
         encoder.finish()?;
-        self.push_done(Message::End(FrameEnd::Complete, None))
+        self.push_done(Message::End(None))
     }
 }
 

@@ -10,8 +10,7 @@ use super::raw::Raw;
 use super::twins::{Rounded, Twins};
 use crate::container::{Content, Entry, Rounding, Step};
 use crate::pipeline::buffers::{Buffer, Buffers};
-use crate::{Base, Error, FrameOptions, compress_delta_into, frame};
-use mithril_format::frame::FrameHeader;
+use crate::{Base, Error, FrameOptions, Stored, compress_delta_into, frame};
 use mithril_format::{Digest, ReadAt};
 
 /// Decides about the tensors of a file, one after the other.
@@ -142,9 +141,9 @@ pub(super) fn compress_against<'b>(
         None => Base::with_digest(&bytes, tensor.digest()?),
     };
     let mut out = buffers.take(frame::compress_bound(raw.len(), options))?;
-    let len = compress_delta_into(raw, &base, options, &mut out)?;
+    let (len, stored) = compress_delta_into(raw, &base, options, &mut out)?;
     out.truncate(len);
-    if FrameHeader::parse(&out)?.0.base.is_some() {
+    if stored == Stored::Delta {
         against(entry, tensor, step)?;
     }
     Ok(out)

@@ -7,6 +7,7 @@ use super::layout::Layout;
 use super::{PackOptions, PackSummary, PackedTensor, Progress};
 use crate::Error;
 use crate::container::{BaseHint, Compression, Entry, Header, Original};
+use crate::frame_writer::FrameWriter;
 use crate::options::thread_count;
 use crate::pipeline::buffers::Buffer;
 use crate::pipeline::ordered;
@@ -132,30 +133,20 @@ pub(super) enum Message<'a> {
     Frame(Entry, Buffer<'a>, Option<Share<'a>>),
     /// An entry with its whole delta, and how to store it in full if the delta is too large.
     Delta(Entry, Buffer<'a>, InFull<'a>),
-    /// An entry whose frame comes in pieces, up to an `End`.
-    Start(Entry),
-    /// A piece of that frame.
+    /// An entry whose frame comes in parts, up to an `End`: as blocks of this frame, or as its bytes.
+    Start(Entry, Option<FrameWriter>),
+    /// Bytes of that frame.
     Piece(Vec<u8>),
-    /// Some blocks of that frame, with what the trailer must say of them.
+    /// Blocks of that frame, with what the trailer says of them.
     Blocks(Buffer<'a>, Trailer),
-    /// The end of that frame, behind the trailer if all of it came as blocks, and the digest of what it holds, if the index
-    /// keeps it.
-    End(FrameEnd, Option<Digest>),
+    /// The end of that frame, and the digest of what it holds, if the index keeps it.
+    End(Option<Digest>),
     /// Whether an entry may be stored by a delta of so many bytes: answered when all before it are counted.
     Ask(Entry, u64, SyncSender<bool>),
 }
 
 /// Codes a tensor without its base.
 pub(super) type InFull<'a> = Box<dyn FnOnce() -> Result<(Entry, Buffer<'a>), Error> + Send + 'a>;
-
-/// How a frame ends that came in pieces.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum FrameEnd {
-    /// Its last piece was all.
-    Complete,
-    /// Its trailer is still to be written.
-    NeedsTrailer,
-}
 
 type Messages<'a, 'b> = dyn Iterator<Item = Result<Message<'a>, Error>> + 'b;
 
@@ -214,7 +205,9 @@ fn write_entries<W: Write>(
                 // Who asked may be gone, because of an error that is reported.
                 let _ = answer.send(budget.fits(&entry, len));
             }
-            Message::Start(entry) => write_pieces(&mut container, entry, messages, budget, progress)?,
+            Message::Start(entry, frame) => {
+                write_parts(&mut container, (entry, frame), messages, budget, progress)?;
+            }
             Message::Piece(_) | Message::Blocks(..) | Message::End(..) => {
                 unreachable!("pieces follow a start, and end with an end")
             }
@@ -223,35 +216,37 @@ fn write_entries<W: Write>(
     Ok(container)
 }
 
-/// Writes an entry whose frame comes in pieces.
-fn write_pieces<W: Write>(
+/// Writes an entry whose frame comes in parts.
+fn write_parts<W: Write>(
     container: &mut ContainerWriter<W>,
-    entry: Entry,
+    (entry, mut blocks): (Entry, Option<FrameWriter>),
     messages: &mut Messages<'_, '_>,
     budget: &DeltaBudget,
     progress: Progress<'_>,
 ) -> Result<(), Error> {
-    let raw_len = entry.raw_len();
+    let mut raw_len = entry.raw_len();
     let counted = entry.clone();
     let mut frame = container.start_frame(entry).map_err(Error::writing)?;
-    let mut trailer = Trailer::default();
+    if let Some(blocks) = &blocks {
+        frame.write_all(&blocks.head()).map_err(Error::writing)?;
+    }
     for message in messages {
         match message? {
             Message::Piece(bytes) => frame.write_all(&bytes).map_err(Error::writing)?,
-            Message::Blocks(bytes, blocks) => {
+            Message::Blocks(bytes, coded) => {
                 frame.write_all(&bytes).map_err(Error::writing)?;
-                trailer.coded_lens.extend(blocks.coded_lens);
-                trailer.raw_len += blocks.raw_len;
-                progress(blocks.raw_len);
+                progress(coded.raw_len);
+                raw_len -= coded.raw_len;
+                if let Some(blocks) = &mut blocks {
+                    blocks.append(coded, bytes.len());
+                }
             }
-            Message::End(end, digest) => {
-                if end == FrameEnd::NeedsTrailer {
-                    let mut bytes = Vec::new();
-                    trailer.write(&mut bytes);
-                    frame.write_all(&bytes).map_err(Error::writing)?;
+            Message::End(digest) => {
+                if let Some(blocks) = blocks {
+                    frame.write_all(&blocks.tail()).map_err(Error::writing)?;
                 }
                 budget.count(&counted, frame.finish_with(digest));
-                progress(raw_len - trailer.raw_len);
+                progress(raw_len);
                 return Ok(());
             }
             Message::Entries(..)
@@ -259,7 +254,7 @@ fn write_pieces<W: Write>(
             | Message::Frame(..)
             | Message::Delta(..)
             | Message::Ask(..)
-            | Message::Start(_) => {
+            | Message::Start(..) => {
                 unreachable!("a frame in pieces ends before the next")
             }
         }

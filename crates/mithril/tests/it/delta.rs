@@ -1,9 +1,9 @@
 //! Tensors given their base come back bit for bit; a base that is another is refused before anything is written.
 
 use mithril::{
-    Base, DecodeOptions, Digest, Dtype, Effort, ErrorKind, FrameOptions, apply_into, apply_known_into,
-    compress, compress_bound, compress_delta, compress_delta_into, decompress, decompress_delta,
-    decompress_delta_into,
+    Base, DecodeOptions, Digest, Dtype, Effort, ErrorKind, FrameOptions, Stored, apply_into,
+    apply_known_into, compress, compress_bound, compress_delta, compress_delta_into, decompress,
+    decompress_delta, decompress_delta_into, inspect,
 };
 
 /// A fixed generator.
@@ -44,7 +44,8 @@ fn check(current: &[u8], base: &[u8], options: &FrameOptions) -> usize {
     assert!(decompress_delta(&frame, &base).unwrap() == current, "{options:?}");
     let mut out = vec![0x5a; current.len()];
     let mut into = vec![0; compress_bound(current.len(), options)];
-    let len = compress_delta_into(current, &base, options, &mut into).unwrap();
+    let (len, stored) = compress_delta_into(current, &base, options, &mut into).unwrap();
+    assert_eq!(stored == Stored::Delta, inspect(&into[..len]).unwrap().base.is_some(), "{options:?}");
     decompress_delta_into(&into[..len], &base, &mut out, &DecodeOptions::default()).unwrap();
     assert!(out == current, "{options:?}");
     let mut live = base.bytes().to_vec();
