@@ -5,6 +5,7 @@
 use crate::frame::{bound, check_rank, compress, compress_bound, compress_by_plan};
 use crate::options::{DecodeOptions, FrameOptions};
 use crate::pipeline::buffers::zeros;
+use crate::plan::Evidence;
 use crate::{Error, pipeline, plan};
 use mithril_format::Digest;
 use mithril_format::frame::FrameView;
@@ -86,14 +87,15 @@ pub fn compress_delta_into(
     out: &mut [u8],
 ) -> Result<(usize, Stored), Error> {
     check_rank(options)?;
-    let (plan, alone) = plan::tensor_against_and_alone(current, base.bytes, options)?;
+    let mut plan = plan::tensor(current, Evidence::All, Some(base.bytes), options)?;
+    let alone = plan.alone.take();
     if out.len() < bound(&plan, current.len(), options) {
         let (room, len) = (out.len(), current.len());
         return Err(Error::invalid(format!("output of {room} bytes may be too small for a frame of {len}")));
     }
-    let len = compress_by_plan(current, Some(base), options, plan, out);
+    let len = compress_by_plan(current, Some(base), options, plan, out)?;
     // Coded alone only where that might be smaller: dense floats that gain from their base are not coded twice.
-    if len > alone.least_len(current) {
+    if alone.is_some_and(|alone| len > alone.least_len(current)) {
         let alone = compress(current, options)?;
         if alone.len() <= len {
             out[..alone.len()].copy_from_slice(&alone);

@@ -3,6 +3,7 @@
 use crate::frame_writer::FrameWriter;
 use crate::options::{DecodeOptions, FrameOptions};
 use crate::pipeline::buffers::zeros;
+use crate::plan::Evidence;
 use crate::{Base, Error, pipeline, plan};
 use mithril_codec::Dtype;
 use mithril_format::Digest;
@@ -26,10 +27,10 @@ use std::ops::Range;
 /// `InvalidArgument` when the shape does not describe exactly these bytes.
 pub fn compress(source: &[u8], options: &FrameOptions) -> Result<Vec<u8>, Error> {
     check_rank(options)?;
-    let plan = plan::tensor(source, options)?;
+    let plan = plan::tensor(source, Evidence::All, None, options)?;
     // Fresh zero pages are not touched before they are written, so the bound costs address space only.
     let mut out = zeros(bound(&plan, source.len(), options))?;
-    let len = compress_by_plan(source, None, options, plan, &mut out);
+    let len = compress_by_plan(source, None, options, plan, &mut out)?;
     out.truncate(len);
     out.shrink_to_fit();
     Ok(out)
@@ -42,7 +43,7 @@ pub fn compress(source: &[u8], options: &FrameOptions) -> Result<Vec<u8>, Error>
 /// `InvalidArgument` when the shape does not describe exactly these bytes, or `out` is too small.
 pub fn compress_into(source: &[u8], options: &FrameOptions, out: &mut [u8]) -> Result<usize, Error> {
     check_rank(options)?;
-    let plan = plan::tensor(source, options)?;
+    let plan = plan::tensor(source, Evidence::All, None, options)?;
     if out.len() < bound(&plan, source.len(), options) {
         return Err(Error::invalid(format!(
             "output of {} bytes may be too small for a frame of {}",
@@ -50,22 +51,18 @@ pub fn compress_into(source: &[u8], options: &FrameOptions, out: &mut [u8]) -> R
             source.len()
         )));
     }
-    Ok(compress_by_plan(source, None, options, plan, out))
+    compress_by_plan(source, None, options, plan, out)
 }
 
 /// Bytes that the frame of a buffer can take at most.
 pub fn compress_bound(source_len: usize, options: &FrameOptions) -> usize {
     let rank = options.shape.as_ref().map_or(0, Vec::len);
     let smallest_block = plan::MIN_BLOCK_LEN;
-    let shared_share = match options.effort {
-        crate::Effort::Fast => plan::MAX_SHARED_SHARE,
-        _ => plan::MAX_PREDICTION_SHARE,
-    };
     pipeline::blocks_bound(source_len, smallest_block)
         + Trailer::len(source_len.div_ceil(smallest_block))
         + HEADER_BOUND
         + 8 * rank
-        + shared_share * source_len / 100
+        + options.effort.means().max_shared_share * source_len / 100
 }
 
 /// Bytes of a header at most, without shape and shared tables.
@@ -98,18 +95,21 @@ pub(crate) fn compress_by_plan(
     options: &FrameOptions,
     plan: plan::TensorPlan,
     out: &mut [u8],
-) -> usize {
+) -> Result<usize, Error> {
     let writer = |plan| FrameWriter::new(plan, options, Some(source.len() as u64), base.map(Base::digest));
     let base = base.map(Base::bytes);
     let mut frame = writer(plan);
     let len = frame.write(source, base, out);
     if !frame.holds_too_much() {
-        return len;
+        return Ok(len);
     }
-    let mut plan =
-        frame.plan_alone().unwrap_or_else(|| plan::tensor_from_sample(source, source.len(), options));
+    let (len, piece_len) = (source.len(), source.len());
+    let mut plan = match frame.unshared_plan() {
+        Some(plan) => plan,
+        None => plan::tensor(source, Evidence::Sample { len, piece_len }, None, options)?,
+    };
     plan.shorten(options.dtype);
-    writer(plan).write(source, base, out)
+    Ok(writer(plan).write(source, base, out))
 }
 
 /// Decompresses a frame. Needs nothing but its bytes.
@@ -289,13 +289,13 @@ mod tests {
                 options.shape = shape;
                 for seen in contents {
                     for written in contents {
-                        let plan = plan::tensor(seen, &options).unwrap();
+                        let plan = plan::tensor(seen, Evidence::All, None, &options).unwrap();
                         let mut out = vec![0; compress_bound(written.len(), &options)];
-                        let len = compress_by_plan(written, None, &options, plan, &mut out);
+                        let len = compress_by_plan(written, None, &options, plan, &mut out).unwrap();
                         assert!(decompress(&out[..len]).unwrap() == *written, "{effort:?} {dtype:?}");
-                        let plan = plan::tensor_against(seen, &b, &options).unwrap();
+                        let plan = plan::tensor(seen, Evidence::All, Some(&b), &options).unwrap();
                         let base = Base::new(&b);
-                        let len = compress_by_plan(written, Some(&base), &options, plan, &mut out);
+                        let len = compress_by_plan(written, Some(&base), &options, plan, &mut out).unwrap();
                         let decoded = crate::decompress_delta(&out[..len], &base).unwrap();
                         assert!(decoded == *written, "{effort:?} {dtype:?} against a base");
                     }

@@ -4,7 +4,7 @@ use crate::FrameOptions;
 use crate::options::{HONEST_BLOCK_LEN, honest_output_len};
 use crate::pipeline::{self, BlockCoder};
 use crate::plan::TensorPlan;
-use mithril_codec::block::{Shared, least_len};
+use mithril_codec::block::least_len;
 use mithril_format::Digest;
 use mithril_format::frame::{BlockHeader, FrameHeader, Trailer};
 use std::sync::Arc;
@@ -109,10 +109,9 @@ impl FrameWriter {
     }
 
     /// How its blocks are cut and coded, if they share nothing.
-    pub(crate) fn plan_alone(&self) -> Option<TensorPlan> {
+    pub(crate) fn unshared_plan(&self) -> Option<TensorPlan> {
         let BlockCoder { recipe, header, .. } = &*self.coder;
-        let (recipe, shared) = (recipe.clone(), Shared::default());
-        header.shared.is_empty().then_some(TensorPlan { recipe, shared, block_len: header.block_len })
+        header.shared.is_empty().then(|| TensorPlan::unshared(recipe.clone(), self.block_len()))
     }
 
     /// Codes blocks of this frame, also on other threads; what they come to is then to be [`FrameWriter::append`]ed.
@@ -150,13 +149,14 @@ impl FrameWriter {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{Dtype, compress, plan};
+    use crate::plan::{self, Evidence};
+    use crate::{Dtype, compress};
 
     #[test]
     fn batches_and_blocks_coded_apart_give_the_frame_that_is_coded_at_once() {
         let raw: Vec<u8> = (0..300_000u32).flat_map(|i| (i as f32).sqrt().to_le_bytes()).collect();
         let options = FrameOptions::default().with_dtype(Dtype::F32).with_threads(2);
-        let plan = plan::tensor(&raw, &options).unwrap();
+        let plan = plan::tensor(&raw, Evidence::All, None, &options).unwrap();
         let frame = FrameWriter::new(plan, &options, Some(raw.len() as u64), None);
         let batch_len = usize::try_from(frame.batch_len(600 << 10)).unwrap();
         assert!(batch_len > frame.block_len() && batch_len < raw.len());

@@ -3,7 +3,7 @@
 use mithril_codec::Dtype;
 
 /// How much work may go into size. Decoding stays fast at every effort.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default)]
 pub enum Effort {
     /// One pass at memory speed.
     #[default]

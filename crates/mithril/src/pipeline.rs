@@ -1,4 +1,4 @@
-//! Runs a plan over the blocks of a tensor, on one thread or several: the only place that starts threads.
+//! Runs a plan over the blocks of a tensor, on one thread or several.
 //!
 //! Blocks are independent. On save, threads take blocks in order, code them apart, and hand them in in order, so
 //! that the bytes do not depend on the number of threads. On load, every block has its place in the output.

@@ -5,8 +5,9 @@
 //! list of block lengths that the trailer holds: four bytes per block, less than 0.01 % of the raw bytes.
 
 use crate::frame_writer::FrameWriter;
-use crate::options::{DecodeOptions, FrameOptions, HONEST_BLOCK_LEN};
+use crate::options::{DecodeOptions, FrameOptions};
 use crate::pipeline::buffers::zeros;
+use crate::plan::Evidence;
 use crate::{Error, ErrorKind, frame, pipeline, plan};
 use mithril_format::FormatError;
 use mithril_format::frame::{BlockHeader, FrameHeader, Trailer, decode_checked};
@@ -15,9 +16,6 @@ use std::io::{self, Read, Write};
 /// Raw bytes that are planned from, and that are coded or decoded at a time. Buffers of this size exist twice (raw and
 /// coded), and the threads' scratch adds at most about four times as much.
 const BATCH_LEN: usize = 8 << 20;
-
-/// Blocks of a stream are no longer than this, so that a batch holds whole ones with little left over.
-const MAX_STREAM_BLOCK_LEN: usize = BATCH_LEN / 2;
 
 /// Blocks of a batch, which may be as small as a byte in frames of other writers.
 const MAX_BATCH_BLOCKS: usize = 1024;
@@ -163,18 +161,8 @@ impl<W: Write> Encoder<W> {
             return Ok(());
         }
         // What was written is here and does not change.
-        let mut options = self.options.clone().with_changing(false);
-        // Classes of rows need the whole matrix, which a stream never has.
-        options.shape = None;
-        let mut plan = plan::tensor(&self.pending, &options)?;
-        if !plan.shared.is_empty() {
-            plan = plan::tensor_from_sample(&self.pending, self.pending.len(), &options);
-        }
-        let unit_len = self.options.dtype.unit_len();
-        let max_len = MAX_STREAM_BLOCK_LEN / unit_len * unit_len;
-        plan.block_len = plan.block_len.min(u32::try_from(max_len).unwrap_or(u32::MAX));
-        plan.shorten_if_constant(self.options.dtype, &self.pending, HONEST_BLOCK_LEN);
-        options.shape.clone_from(&self.options.shape);
+        let options = self.options.clone().with_changing(false);
+        let plan = plan::tensor(&self.pending, Evidence::Front, None, &options)?;
         let frame = FrameWriter::new(plan, &options, self.expected_len, None);
         self.writer.write_all(&frame.head()).map_err(Error::writing)?;
         let coded = zeros(frame.blocks_bound(BATCH_LEN))?;

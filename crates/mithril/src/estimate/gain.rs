@@ -5,14 +5,14 @@
 //! largest of their role, and gain what that gains. Rows are whole, so that classes of columns are found, and from all over
 //! the tensor; or, where a tensor has few rows that are long, a part of each of them.
 //!
-//! A part of a tensor is planned as the tensor would be (`plan::of_part`): tables that do not pay for so few bytes do for
+//! A part of a tensor is planned as the tensor would be (`Evidence::Slice`): tables that do not pay for so few bytes do for
 //! the whole. It is coded at the effort and at `fast`, with half of it once more: what the tables of a frame take does not
 //! grow with the tensor.
 
 use super::{Role, TensorEstimate, len_of, like};
 use crate::container::EntryKind;
 use crate::pack::PackOptions;
-use crate::plan::{is_searched, of_part, sampled_len};
+use crate::plan::{self, Evidence};
 use crate::{Effort, Error, FrameOptions};
 use mithril_format::{ReadAt, TensorInfo};
 use std::collections::HashMap;
@@ -90,7 +90,7 @@ pub(super) fn apply(
     let mut left = 0;
     let mut gains: HashMap<Role<'_>, Gain> = HashMap::new();
     // What is too small to be searched gains nothing of that.
-    let searched = |idx: usize| is_searched(tensors[idx].dtype, &tensors[idx].shape, options.effort);
+    let searched = |idx: usize| plan::is_searched(tensors[idx].dtype, &tensors[idx].shape, options.effort);
     let mut unknown = Vec::new();
     for group in groups(tensors, roles, kinds.into_values().collect(), share) {
         left += group.budget;
@@ -288,10 +288,11 @@ fn coded_lens(
     frame_options.level = options.level;
     frame_options.shape = shape.cloned();
     let started = Instant::now();
-    let plans = of_part(bytes, &frame_options, times)?;
-    let lens = plans.iter().map(|plan| {
+    let plan = plan::tensor(bytes, Evidence::Slice { times }, None, &frame_options)?;
+    let predicted = plan::low_rank(bytes, &frame_options).map(|(plan, _)| plan);
+    let lens = [Some(plan), predicted].into_iter().flatten().map(|plan| {
         let shared = plan.shared.to_bytes().len() as f64;
-        CodedLen { blocks: sampled_len(plan, bytes, None) as f64 - shared, shared }
+        CodedLen { blocks: plan::sampled_len(&plan, bytes, None) as f64 - shared, shared }
     });
     let lens = lens.collect();
     Ok((lens, started.elapsed().as_secs_f64()))

@@ -5,7 +5,8 @@ use super::raw::Raw;
 use super::tensor::FoundBase;
 use crate::container::{OpenTensor, Step};
 use crate::frame_writer::FrameWriter;
-use crate::{Error, FrameOptions, plan};
+use crate::plan::{self, Evidence};
+use crate::{Error, FrameOptions};
 use mithril_format::{Digest, Digester};
 use std::io::{self, Write};
 use std::ops::Range;
@@ -69,15 +70,7 @@ impl<'m, 'a> DeltaStream<'m, 'a> {
         let unit = options.dtype.unit_len() as u64;
         let front = 0..raw.len().min(BATCH_LEN) / unit * unit;
         let (current, before) = (raw.read(front.clone())?, base.read(front)?);
-        let mut plan_options = options.clone();
-        // Rows and columns of the whole matrix are not at hand.
-        plan_options.shape = None;
-        let mut plan = plan::tensor_against(&current, &before, &plan_options)?;
-        if !plan.shared.is_empty() {
-            plan = plan::tensor_against(&current, &before, &plan_options.with_effort(crate::Effort::Fast))?;
-        }
-        let max_block_len = BATCH_LEN / 2 / unit * unit;
-        plan.block_len = plan.block_len.min(u32::try_from(max_block_len).unwrap_or(u32::MAX));
+        let plan = plan::tensor(&current, Evidence::Front, Some(&before), options)?;
         let frame = FrameWriter::new(plan, options, Some(raw.len()), Some(digest));
         Ok(Self { raw: raw.clone(), base, frame })
     }

@@ -13,8 +13,8 @@ use crate::frame_writer::FrameWriter;
 use crate::pipeline::buffers::Buffers;
 use crate::pipeline::ordered::{Closed, Line};
 use crate::pipeline::tasks::{Budget, Share};
-use crate::plan::{self, TensorPlan};
-use crate::{Dtype, Effort, Encoder, Error, FrameOptions, frame, pipeline};
+use crate::plan::{self, Evidence, TensorPlan};
+use crate::{Dtype, Encoder, Error, FrameOptions, frame, pipeline};
 use mithril_codec::entropy::lz::SHORT_METADATA;
 use mithril_format::{Digest, Digester, ReadAt, TensorInfo};
 use std::io::{self, Write};
@@ -31,9 +31,6 @@ const MAX_GROUP: usize = 256;
 /// A large tensor is planned from so many pieces of this length, spread over it.
 const SAMPLE_PIECES: u64 = 8;
 const SAMPLE_PIECE_LEN: u64 = 16 << 10;
-
-/// Blocks of a tensor that is planned from a sample are no longer than this.
-const MAX_BLOCK_LEN: u64 = 4 << 20;
 
 /// Feeds a file to the threads that code it.
 pub(super) struct Feeder<'line, 'env> {
@@ -149,7 +146,7 @@ impl<'env> Feeder<'_, 'env> {
     fn feed_large(&self, chooser: &mut TensorChooser<'env>, tensor_idx: usize) -> Result<(), Error> {
         let tensor = &self.layout.tensors[tensor_idx];
         let len = tensor.bytes.end - tensor.bytes.start;
-        let by_blocks = self.options.effort == Effort::Fast && self.options.bases.is_empty();
+        let by_blocks = self.options.effort.means().in_batches && self.options.bases.is_empty();
         if by_blocks || len > self.options.in_memory_len {
             let raw = Raw::new(self.source, tensor.bytes.clone(), None);
             let digest = match chooser.choose(tensor_idx, &raw)? {
@@ -206,10 +203,8 @@ impl<'env> Feeder<'_, 'env> {
 
     /// The frame of a tensor that is coded batch by batch, planned from a sample.
     fn plan_blocks(&self, raw: &Raw<'_>, tensor: &TensorInfo) -> Result<FrameWriter, Error> {
-        let mut options = self.options.frame_options(tensor.dtype, &tensor.shape);
-        let shape = options.shape.take();
+        let options = self.options.frame_options(tensor.dtype, &tensor.shape);
         let plan = plan_by_sample(raw, &options)?;
-        options.shape = shape;
         Ok(FrameWriter::new(plan, &options, Some(raw.len()), None))
     }
 
@@ -344,11 +339,8 @@ fn plan_by_sample(raw: &Raw<'_>, options: &FrameOptions) -> Result<TensorPlan, E
         sample.extend(raw.read(at..at + piece_len)?);
     }
     let len = usize::try_from(raw.len()).unwrap_or(usize::MAX);
-    let mut plan = plan::tensor_from_sample(&sample, len, options);
-    let max_block_len = MAX_BLOCK_LEN / unit * unit;
-    plan.block_len = plan.block_len.min(u32::try_from(max_block_len).unwrap_or(u32::MAX));
-    plan.shorten_if_constant(options.dtype, &sample, usize::try_from(piece_len).expect("a few KiB"));
-    Ok(plan)
+    let piece_len = usize::try_from(piece_len).expect("a few KiB");
+    plan::tensor(&sample, Evidence::Sample { len, piece_len }, None, options)
 }
 
 /// A frame that is sent as it is made.

@@ -4,8 +4,9 @@
 //! columns likewise. At `max` they then move, in a few rounds, to the class whose table codes them best (Lloyd's iteration
 //! on code length), rows and columns in turn.
 
+use super::blocks::{OWN_TABLES, STATES_LEN};
+use super::effort::ClassSearch;
 use super::grid::{Grid, Matrix};
-use crate::options::Effort;
 use mithril_codec::Contexts;
 use mithril_codec::block::{FieldRecipe, SymbolCoder, SymbolTables};
 use mithril_codec::entropy::rans8::Window;
@@ -45,13 +46,13 @@ pub(super) fn models(
     source: &[u8],
     recipe: &FieldRecipe,
     matrix: Matrix,
-    effort: Effort,
+    search: ClassSearch,
     times: u64,
 ) -> Vec<Model> {
-    let search = Search { recipe, matrix, rest_bits: rest_bits(recipe), times };
-    match effort {
-        Effort::Max => search.models_by_search(source),
-        _ => search.models_of_quantiles(source),
+    let of = Search { recipe, matrix, rest_bits: rest_bits(recipe), times };
+    match search {
+        ClassSearch::Quantiles => of.models_of_quantiles(source),
+        ClassSearch::CodeLength => of.models_by_search(source),
     }
 }
 
@@ -243,7 +244,9 @@ impl Search<'_> {
     /// The model without classes: a table per block, of which the counts of everything are a fair picture.
     fn own_tables(&self, grid: &Grid, counts: &[[u32; 256]]) -> Model {
         let bits = counts.iter().map(|counts| self.coded_bits(counts)).sum();
-        let cost = self.scale(bits, grid) + self.n() * self.rest_bits + self.n() / 65536 * 8 * 320;
+        let cost = self.scale(bits, grid)
+            + self.n() * self.rest_bits
+            + self.n() / OWN_TABLES as u64 * 8 * STATES_LEN;
         Model { recipe: *self.recipe, matrix: self.matrix, classes: None, cost }
     }
 
@@ -264,7 +267,7 @@ impl Search<'_> {
             if classes.iter().all(|&class| class == 0) { 16 } else { 2 * classes.len() as u64 + 256 }
         };
         let of_rows = listed(&classes.rows).saturating_mul(self.times);
-        let side = 8 * (tables + 320 * n_blocks) + of_rows + listed(&classes.columns);
+        let side = 8 * (tables + STATES_LEN * n_blocks) + of_rows + listed(&classes.columns);
         let coded = self.scale(bits + fitted, grid);
         let mut cost = coded + self.n() * self.rest_bits + side;
         if self.recipe.coder == SymbolCoder::Rans8 && classes.n_column_classes() > 1 {

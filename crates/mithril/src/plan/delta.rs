@@ -1,15 +1,13 @@
 //! What to do with a tensor whose base is at hand.
 
-use super::{TensorPlan, block_len, coded_len, middle, prediction, unpredicted};
+use super::blocks::{AGAINST_BASE, block_len, evenly};
+use super::{Evidence, TensorPlan, check_shape, coded_len, middle, prediction, unpredicted};
 use crate::Error;
-use crate::options::{Effort, FrameOptions};
+use crate::options::FrameOptions;
 use mithril_codec::Dtype;
 use mithril_codec::block::{Delta, Recipe, least_len};
 use mithril_codec::delta::{DeltaRecipe, common_steps, sampled_bits};
 use mithril_codec::transform::fields::Layout;
-
-/// Elements of a block. Twice as many gain 1 % of a fine-tune's size, but no longer fit a small cache with their base.
-const DELTA_BLOCK: usize = 1 << 17;
 
 /// Elements that recipes are tried on.
 const TRIED: usize = 1 << 13;
@@ -31,61 +29,41 @@ impl Alone {
     }
 }
 
-/// Plans a tensor against its base, which has the same length.
-///
-/// # Errors
-/// `InvalidArgument` when the shape does not describe exactly these bytes, or the base has another length.
-pub fn tensor_against(source: &[u8], base: &[u8], options: &FrameOptions) -> Result<TensorPlan, Error> {
-    tensor_against_and_alone(source, base, options).map(|(plan, _)| plan)
-}
-
-/// As [`tensor_against`], with what to do without the base.
-pub(crate) fn tensor_against_and_alone(
-    source: &[u8],
-    base: &[u8],
-    options: &FrameOptions,
-) -> Result<(TensorPlan, Alone), Error> {
+/// Plans a tensor against its base, which has the same length; says what to do without the base, too.
+pub(super) fn tensor(source: &[u8], base: &[u8], options: &FrameOptions) -> Result<TensorPlan, Error> {
     if source.len() != base.len() {
         return Err(Error::invalid(format!("base of {} bytes, tensor of {}", base.len(), source.len())));
     }
+    check_shape(source, options)?;
     let predicted =
         if options.byte_grouping { prediction::tensor(source, Some(base), options) } else { None };
-    let Some((predicted, len)) = predicted else { return without_prediction(source, base, options) };
-    if options.effort == Effort::Max {
-        // What few blocks will use, if any, need not be planned that well.
-        let quick = FrameOptions { effort: Effort::Balanced, ..options.clone() };
-        let (plan, alone) = without_prediction(source, base, &quick)?;
-        if len * 4 < alone.least_len(source) as u64 * 3
-            && len < prediction::sampled_len(&plan, source, Some(base))
-        {
-            return Ok((predicted, alone));
+    let Some((predicted, len)) = predicted else { return Ok(without_prediction(source, base, options)) };
+    if let Some(effort) = options.effort.means().alone_at_first {
+        let plan = without_prediction(source, base, &options.clone().with_effort(effort));
+        let alone_len = plan.alone.as_ref().map_or(0, |alone| alone.least_len(source));
+        if len * 4 < alone_len as u64 * 3 && len < prediction::sampled_len(&plan, source, Some(base)) {
+            return Ok(TensorPlan { alone: plan.alone, ..predicted });
         }
     }
-    let (plan, alone) = without_prediction(source, base, options)?;
-    let plan = if len < prediction::sampled_len(&plan, source, Some(base)) { predicted } else { plan };
-    Ok((plan, alone))
+    let plan = without_prediction(source, base, options);
+    let is_smaller = len < prediction::sampled_len(&plan, source, Some(base));
+    Ok(if is_smaller { TensorPlan { alone: plan.alone, ..predicted } } else { plan })
 }
 
-/// As [`tensor_against_and_alone`], by differences of each element or without them.
-fn without_prediction(
-    source: &[u8],
-    base: &[u8],
-    options: &FrameOptions,
-) -> Result<(TensorPlan, Alone), Error> {
-    let mut plan = unpredicted(source, options)?;
-    let alone = Alone { recipe: plan.recipe.clone(), block_len: plan.block_len };
+/// As [`tensor`], by differences of each element or without them.
+fn without_prediction(source: &[u8], base: &[u8], options: &FrameOptions) -> TensorPlan {
+    let mut plan = unpredicted(source, options, Evidence::All);
+    plan.alone = Some(Alone { recipe: plan.recipe.clone(), block_len: plan.block_len });
     let unit = options.dtype.unit_len();
     if plan.shared.is_empty() {
-        plan.block_len = block_len(evenly(source.len(), unit));
+        plan.block_len = block_len(evenly(source.len() / unit, AGAINST_BASE) * unit);
     }
-    if !options.byte_grouping {
-        let changed = Delta::Xor(Box::new(plan.recipe.clone()));
-        plan.recipe = Recipe::AgainstBase { delta: changed, alone: Box::new(plan.recipe) };
-        return Ok((plan, alone));
-    }
-    let delta = delta(source, base, options);
+    let delta = match options.byte_grouping {
+        true => delta(source, base, options),
+        false => Delta::Xor(Box::new(plan.recipe.clone())),
+    };
     plan.recipe = Recipe::AgainstBase { delta, alone: Box::new(plan.recipe) };
-    Ok((plan, alone))
+    plan
 }
 
 /// Bytes of a block of floats that depend on nothing: states of coders, tables, headers.
@@ -101,11 +79,11 @@ pub(crate) fn expected_len_against(pieces: &[(Vec<u8>, Vec<u8>)], len: u64, dtyp
         Some(layout) => {
             let bytes = |(piece, base): &(Vec<u8>, Vec<u8>)| {
                 // As a part of a block, with its contexts.
-                let of_block = sampled_bits(layout, piece, base, DELTA_BLOCK);
+                let of_block = sampled_bits(layout, piece, base, AGAINST_BASE);
                 let n = (piece.len() / usize::from(layout.width)) as u64;
-                of_block.into_iter().min().unwrap_or(0) / (8 * 256) * n / DELTA_BLOCK as u64
+                of_block.into_iter().min().unwrap_or(0) / (8 * 256) * n / AGAINST_BASE as u64
             };
-            let n_blocks = (len / u64::from(layout.width)).div_ceil(DELTA_BLOCK as u64);
+            let n_blocks = (len / u64::from(layout.width)).div_ceil(AGAINST_BASE as u64);
             of_all(pieces.iter().map(bytes).sum()) + n_blocks * BLOCK_OVERHEAD
         }
         None => {
@@ -119,13 +97,6 @@ pub(crate) fn expected_len_against(pieces: &[(Vec<u8>, Vec<u8>)], len: u64, dtyp
     expected.min(len)
 }
 
-/// Bytes of blocks of about the usual size that are cut as evenly as whole vectors allow.
-fn evenly(len: usize, unit: usize) -> usize {
-    let n = (len / unit).max(1);
-    let n_blocks = ((n + DELTA_BLOCK / 2) / DELTA_BLOCK).max(1);
-    n.div_ceil(n_blocks).next_multiple_of(256).max(super::MIN_BLOCK_LEN) * unit
-}
-
 fn delta(source: &[u8], base: &[u8], options: &FrameOptions) -> Delta {
     let dtype = options.dtype;
     let Some(layout) = dtype.layout() else { return xor(source, base, dtype).0 };
@@ -134,7 +105,7 @@ fn delta(source: &[u8], base: &[u8], options: &FrameOptions) -> Delta {
     let start = source.len() / 4 / unit * unit;
     let piece = start..start + (source.len() - start).min(TRIED * width);
     let (tried, tried_base) = (&source[piece.clone()], &base[piece.clone()]);
-    let n = (source.len() / width).min(DELTA_BLOCK);
+    let n = (source.len() / width).min(AGAINST_BASE);
     let costs = sampled_bits(layout, tried, tried_base, n);
     let (per_octave, cost) = if costs[1] < costs[0] { (2, costs[1]) } else { (1, costs[0]) };
     let recipe = DeltaRecipe { layout, per_octave, row_len: row_len(source, base, layout, options) };

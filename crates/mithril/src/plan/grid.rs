@@ -1,6 +1,5 @@
 //! A tensor seen as a matrix, and samples of its coded fields by row and by column.
 
-use crate::options::Effort;
 use mithril_codec::MAX_LISTED;
 use mithril_codec::block::{FieldRecipe, has_few_low_bytes};
 use mithril_codec::transform::fields::{FieldSplit, Order, top_plane};
@@ -40,8 +39,8 @@ const ROWS_IN_16_BITS: usize = 256;
 
 impl Matrix {
     /// The views of a shape: outermost dimension against the others, and for convolutions all but the kernel against
-    /// the kernel. Where no shape is known, `max` tries short rows.
-    pub(super) fn views(n: usize, shape: Option<&[u64]>, effort: Effort) -> Vec<Self> {
+    /// the kernel. Where no shape is known, rows of these lengths.
+    pub(super) fn views(n: usize, shape: Option<&[u64]>, otherwise: &[u64]) -> Vec<Self> {
         let mut row_lens = Vec::new();
         if let Some(shape) = shape.filter(|shape| shape.len() >= 2) {
             let inner = |from: usize| shape[from..].iter().product::<u64>();
@@ -50,8 +49,8 @@ impl Matrix {
                 row_lens.push(inner(2));
                 row_lens.push(inner(shape.len() - 1));
             }
-        } else if effort == Effort::Max {
-            row_lens.extend([16, 64, 256]);
+        } else {
+            row_lens.extend(otherwise);
         }
         let mut views: Vec<Self> = Vec::new();
         for row_len in row_lens {

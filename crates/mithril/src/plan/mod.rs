@@ -3,14 +3,12 @@
 //! A plan says how blocks are cut and by which [`Recipe`] they are coded; the pipeline follows it blindly. Every choice
 //! compares sizes counted from histograms in integers, so that the same input gives the same plan on every machine.
 //!
-//! | effort | may use |
-//! |---|---|
-//! | fast | bit fields with a window per block (256 symbols where it leaves out many elements), half floats with the sign in the field, palettes, sparse blocks, byte planes, zstd for data with repeats |
-//! | balanced | four row and column classes of merged quantiles, sign classes, low bytes that are no noise, rows with such or dead bits apart |
-//! | max | exponent and two mantissa bits as one of 256 symbols, classes refined by code length, matrices of low rank, brotli and zstd 19 |
+//! What each effort may use is a table in `effort`; how long blocks are, one in `blocks`.
 
+mod blocks;
 mod classes;
 mod delta;
+mod effort;
 mod grid;
 mod low_rank;
 mod prediction;
@@ -20,12 +18,15 @@ mod signs;
 #[cfg(test)]
 mod tests;
 
-pub use delta::tensor_against;
-pub(crate) use delta::{expected_len_against, tensor_against_and_alone};
-pub(crate) use prediction::{MAX_SHARED_SHARE as MAX_PREDICTION_SHARE, sampled_len};
+pub use blocks::MIN_BLOCK_LEN;
+pub(crate) use delta::expected_len_against;
+pub(crate) use prediction::sampled_len;
 
 use crate::Error;
-use crate::options::{Effort, FrameOptions, HONEST_BLOCK_LEN};
+use crate::options::{FrameOptions, HONEST_BLOCK_LEN};
+use blocks::block_len;
+use delta::Alone;
+use effort::{ClassSearch, MAX_TABLES_SHARE};
 use grid::Matrix;
 use mithril_codec::Dtype;
 use mithril_codec::block::{
@@ -44,9 +45,16 @@ pub struct TensorPlan {
     pub shared: Shared,
     /// Raw bytes of every block but the last.
     pub block_len: u32,
+    /// What would be done without the base, if the tensor has one.
+    pub(crate) alone: Option<Alone>,
 }
 
 impl TensorPlan {
+    /// A plan whose blocks share nothing.
+    pub(crate) fn unshared(recipe: Recipe, block_len: usize) -> Self {
+        Self { recipe, shared: Shared::default(), block_len: blocks::block_len(block_len), alone: None }
+    }
+
     /// Whether blocks are so long that a frame of constant ones holds more than readers take for its length.
     pub(crate) fn may_hold_too_much(&self) -> bool {
         self.block_len as usize > HONEST_BLOCK_LEN
@@ -58,32 +66,57 @@ impl TensorPlan {
         self.block_len = self.block_len.min(block_len(HONEST_BLOCK_LEN / step * step));
     }
 
-    /// As [`TensorPlan::shorten`], if it has to be and one of some pieces of the tensor is constant: then all others may be.
-    pub(crate) fn shorten_if_constant(&mut self, dtype: Dtype, sample: &[u8], piece_len: usize) {
+    /// Cuts blocks for a tensor that is coded in batches. If one of some pieces of it is constant, all others may be.
+    fn cut_for_batches(&mut self, dtype: Dtype, pieces: &[u8], piece_len: usize) {
+        let unit = dtype.unit_len();
+        self.block_len = self.block_len.min(block_len(blocks::MAX_IN_BATCHES / unit * unit));
         let is_constant = |piece: &[u8]| piece.len() > 8 && piece[8..] == piece[..piece.len() - 8];
-        if self.may_hold_too_much() && sample.chunks(piece_len).any(is_constant) {
+        // Of a frame against a base, the base says how much a reader takes.
+        if self.may_hold_too_much() && self.alone.is_none() && pieces.chunks(piece_len).any(is_constant) {
             self.shorten(dtype);
         }
     }
 }
 
-/// Raw bytes of the smallest block that a plan asks for.
-pub const MIN_BLOCK_LEN: usize = 1 << 15;
+/// How much of a tensor there is to plan from.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Evidence {
+    /// All of it.
+    All,
+    /// Its front. It is coded in batches, so that its blocks share nothing.
+    Front,
+    /// Pieces of this length from all over a tensor of `len` bytes, of whole elements. It is coded in batches, so that its
+    /// blocks share nothing.
+    Sample {
+        /// Bytes of the tensor.
+        len: usize,
+        /// Bytes of every piece.
+        piece_len: usize,
+    },
+    /// One slice of `times` equal ones, with an outermost dimension of its own: whole rows, or as long a part of each row.
+    /// Tables are weighed as for the whole tensor.
+    Slice {
+        /// How many slices the tensor has.
+        times: u64,
+    },
+}
 
-/// Shared tables may take this share of the raw bytes, in percent.
-pub(crate) const MAX_SHARED_SHARE: usize = 2;
+impl Evidence {
+    fn is_all(self) -> bool {
+        matches!(self, Self::All | Self::Front | Self::Slice { times: 1 })
+    }
 
-/// Elements of a block at `fast`. 32 K cost 0.3 % of size; 128 K gain 0.1 % and lose speed in small caches.
-const FAST_BLOCK: usize = 1 << 16;
+    fn times(self) -> u64 {
+        if let Self::Slice { times } = self { times } else { 1 }
+    }
 
-/// Elements of a block with shared classes: states and tables are then a hundredth of a bit per element.
-const CLASSED_BLOCK: usize = 1 << 19;
+    /// Bytes of a tensor, of which there are `seen` to plan from, whose blocks are cut as evenly as possible.
+    fn tensor_len(self, seen: usize) -> usize {
+        if let Self::Sample { len, .. } = self { len } else { seen }
+    }
+}
 
-/// Raw bytes of a block that a compressor with a window works on.
-const COMPRESSOR_BLOCK: usize = 4 << 20;
-
-/// Raw bytes of blocks of unknown type in which little repeats itself, and of the pieces that tell.
-const UNTYPED_BLOCKS: [usize; 3] = [512 << 10, 128 << 10, MIN_BLOCK_LEN];
+/// Raw bytes of the pieces that tell how bytes of unknown type are cut.
 const UNTYPED_PIECE: usize = 512 << 10;
 
 /// Bytes that compressors are tried on.
@@ -95,32 +128,74 @@ const SMALL: usize = 8 << 10;
 /// Smaller tensors are not searched for classes: tables would cost more than they save.
 const MIN_CLASSED: u64 = 1 << 14;
 
-/// Plans a tensor.
+/// Plans a tensor from what there is of it, against the same bytes of a base if it has one. Samples and slices are planned
+/// without a base.
 ///
 /// # Errors
-/// `InvalidArgument` when the shape does not describe exactly these bytes.
-pub fn tensor(source: &[u8], options: &FrameOptions) -> Result<TensorPlan, Error> {
-    let plan = unpredicted(source, options)?;
-    if options.effort != Effort::Max || !options.byte_grouping || !prediction::may_pay(source, options) {
-        return Ok(plan);
+/// `InvalidArgument` when all of the tensor is there and the shape does not describe it, or the base has another length.
+pub fn tensor(
+    source: &[u8],
+    evidence: Evidence,
+    base: Option<&[u8]>,
+    options: &FrameOptions,
+) -> Result<TensorPlan, Error> {
+    let whole = |options: &FrameOptions| match base {
+        Some(base) => delta::tensor(source, base, options),
+        None => from_all(source, options),
+    };
+    match evidence {
+        Evidence::All => whole(options),
+        Evidence::Slice { .. } => {
+            check_shape(source, options)?;
+            Ok(unpredicted(source, options, evidence))
+        }
+        Evidence::Front => {
+            // Classes of rows need the whole matrix.
+            let options = FrameOptions { shape: None, ..options.clone() };
+            let mut plan = whole(&options)?;
+            if !plan.shared.is_empty() {
+                plan = match base {
+                    Some(_) => whole(&options.clone().with_effort(effort::WITHOUT_SHARED))?,
+                    None => {
+                        let (len, piece_len) = (source.len(), HONEST_BLOCK_LEN);
+                        unpredicted(source, &options, Evidence::Sample { len, piece_len })
+                    }
+                };
+            }
+            plan.cut_for_batches(options.dtype, source, HONEST_BLOCK_LEN);
+            Ok(plan)
+        }
+        Evidence::Sample { piece_len, .. } => {
+            let mut plan = unpredicted(source, options, evidence);
+            plan.cut_for_batches(options.dtype, source, piece_len);
+            Ok(plan)
+        }
     }
-    let predicted = prediction::tensor(source, None, options);
-    let unpredicted_len = prediction::sampled_len(&plan, source, None);
+}
+
+/// Plans a tensor without a base, by a prediction where that is smaller.
+fn from_all(source: &[u8], options: &FrameOptions) -> Result<TensorPlan, Error> {
+    check_shape(source, options)?;
+    let plan = unpredicted(source, options, Evidence::All);
+    let Some((predicted, predicted_len)) = low_rank(source, options) else { return Ok(plan) };
+    let len = prediction::sampled_len(&plan, source, None);
     // Counts tell what cannot pay. What seems to is coded: numbers of very different sizes (dead channels are full of
     // subnormals) take more than their counts say.
-    let smaller = predicted.filter(|(predicted, len)| {
-        *len < unpredicted_len && prediction::sampled_len(predicted, source, None) < unpredicted_len
-    });
-    Ok(smaller.map_or(plan, |(predicted, _)| predicted))
+    let is_smaller = predicted_len < len && prediction::sampled_len(&predicted, source, None) < len;
+    Ok(if is_smaller { predicted } else { plan })
 }
 
-/// As [`tensor`], but never by a prediction.
-fn unpredicted(source: &[u8], options: &FrameOptions) -> Result<TensorPlan, Error> {
-    choose(source, options).map(|plan| within_limit(plan, options))
+/// The plan by which a matrix of low rank predicts a tensor, or a slice of one, if that may pay; and about the bytes of the
+/// frame. The factors of a slice are charged in full, which keeps them from fitting noise.
+pub(crate) fn low_rank(source: &[u8], options: &FrameOptions) -> Option<(TensorPlan, u64)> {
+    let is_tried =
+        options.effort.means().low_rank && options.byte_grouping && prediction::may_pay(source, options);
+    if is_tried { prediction::tensor(source, None, options) } else { None }
 }
 
-/// The plan with blocks no longer than the caller wants, as far as their rows allow.
-fn within_limit(mut plan: TensorPlan, options: &FrameOptions) -> TensorPlan {
+/// The plan by other means than a prediction, with blocks no longer than the caller wants, as far as their rows allow.
+fn unpredicted(source: &[u8], options: &FrameOptions, evidence: Evidence) -> TensorPlan {
+    let mut plan = planned(source, options, evidence);
     if let Some(max_len) = options.max_block_len
         && plan.shared.to_bytes().is_empty()
     {
@@ -132,66 +207,19 @@ fn within_limit(mut plan: TensorPlan, options: &FrameOptions) -> TensorPlan {
     plan
 }
 
-fn choose(source: &[u8], options: &FrameOptions) -> Result<TensorPlan, Error> {
-    check_shape(source, options)?;
-    Ok(planned(source, source.len(), options, Seen::All))
-}
-
-/// Plans a tensor of `len` bytes, of which only a sample is at hand: pieces of whole elements from all over it. Its
-/// blocks share no tables.
-pub fn tensor_from_sample(sample: &[u8], len: usize, options: &FrameOptions) -> TensorPlan {
-    within_limit(planned(sample, len, options, Seen::Sample), options)
-}
-
-/// The plans that a tensor may get of which this is one part in `times`, with an outermost dimension of its own: tables
-/// pay as they do for the whole. The last may be a prediction; which is smallest depends on what grows with the tensor.
-///
-/// # Errors
-/// `InvalidArgument` when the shape does not describe exactly these bytes.
-pub(crate) fn of_part(part: &[u8], options: &FrameOptions, times: u64) -> Result<Vec<TensorPlan>, Error> {
-    check_shape(part, options)?;
-    let seen = if times > 1 { Seen::Part { times } } else { Seen::All };
-    let mut plans = vec![within_limit(planned(part, part.len(), options, seen), options)];
-    if options.effort == Effort::Max && options.byte_grouping && prediction::may_pay(part, options) {
-        // Factors are weighed as those of the part: what they take too much keeps them from fitting noise.
-        plans.extend(prediction::tensor(part, None, options).map(|(plan, _)| plan));
-    }
-    Ok(plans)
-}
-
 /// Whether a tensor is searched for classes or a low rank above `fast`.
-pub(crate) fn is_searched(dtype: Dtype, shape: &[u64], effort: Effort) -> bool {
+pub(crate) fn is_searched(dtype: Dtype, shape: &[u64], effort: crate::Effort) -> bool {
     let n = shape.iter().try_fold(1u64, |n, &dimension| n.checked_mul(dimension)).unwrap_or(u64::MAX);
     dtype.layout().is_none()
         || n >= MIN_CLASSED
-        || effort == Effort::Max && prediction::is_tried(dtype, shape)
+        || effort.means().low_rank && prediction::is_tried(dtype, shape)
 }
 
-/// How much of a tensor there is to plan from.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Seen {
-    All,
-    /// Elements from all over it.
-    Sample,
-    /// Whole rows, one in so many, or as long a part of each row.
-    Part {
-        times: u64,
-    },
-}
-
-impl Seen {
-    fn times(self) -> u64 {
-        if let Self::Part { times } = self { times } else { 1 }
-    }
-}
-
-/// Plans a tensor of `len` bytes from `source`.
-fn planned(source: &[u8], len: usize, options: &FrameOptions, seen: Seen) -> TensorPlan {
-    let dtype = options.dtype;
+fn planned(source: &[u8], options: &FrameOptions, evidence: Evidence) -> TensorPlan {
+    let (dtype, means, len) = (options.dtype, options.effort.means(), evidence.tensor_len(source.len()));
     if options.is_metadata {
         let compressors = [compressors(options), vec![Compressor::ZstdMetadata]].concat();
-        let recipe = Recipe::Planes { width: 1, compressors };
-        return TensorPlan { recipe, shared: Shared::default(), block_len: block_len(COMPRESSOR_BLOCK) };
+        return TensorPlan::unshared(Recipe::Planes { width: 1, compressors }, blocks::COMPRESSOR);
     }
     if !options.byte_grouping {
         return as_they_are(options);
@@ -201,8 +229,8 @@ fn planned(source: &[u8], len: usize, options: &FrameOptions, seen: Seen) -> Ten
     }
     let Some(layout) = dtype.layout() else { return without_fields(source, options) };
     let width = usize::from(layout.width);
-    if options.effort != Effort::Fast
-        && seen == Seen::All
+    if means.thorough
+        && evidence.is_all()
         && let Some(plan) = small(source, options, layout)
     {
         return plan;
@@ -223,25 +251,22 @@ fn planned(source: &[u8], len: usize, options: &FrameOptions, seen: Seen) -> Ten
         return plan;
     }
     let plain = plain_fields(source, len, options, layout);
-    let is_short = ((source.len() / width) as u64).saturating_mul(seen.times()) < MIN_CLASSED;
-    if options.effort == Effort::Fast || is_short {
-        return plain;
-    }
-    let other = match (seen, options.effort) {
-        (Seen::All | Seen::Part { .. }, _) => classed(source, options, layout, seen.times()),
-        (Seen::Sample, Effort::Max) => {
+    let is_short = ((source.len() / width) as u64).saturating_mul(evidence.times()) < MIN_CLASSED;
+    let Some(search) = means.classes.filter(|_| !is_short) else { return plain };
+    let is_sample = matches!(evidence, Evidence::Sample { .. });
+    let other = match is_sample {
+        false => classed(source, options, layout, search, evidence.times()),
+        true if means.wide_symbols => {
             own_tables(Recipe::Fields(sample::wide_fields(source, layout)), len, width)
         }
-        (Seen::Sample, _) => return plain,
+        true => return plain,
     };
-    let plain_is_smaller = match (seen, options.effort) {
+    let plain_is_smaller = match means.measures {
         // Tables of blocks serve more elements in the whole than in a part, which says too little of them.
-        (Seen::Part { .. }, Effort::Max) => false,
+        true if !is_sample && !evidence.is_all() => false,
         // What it adds costs more than it saves now and then; it has the time to see.
-        (_, Effort::Max) => {
-            prediction::sampled_len(&plain, source, None) < prediction::sampled_len(&other, source, None)
-        }
-        _ => other.shared.is_empty(),
+        true => prediction::sampled_len(&plain, source, None) < prediction::sampled_len(&other, source, None),
+        false => other.shared.is_empty(),
     };
     if plain_is_smaller { plain } else { other }
 }
@@ -281,7 +306,7 @@ fn fast_field_recipe(source: &[u8], layout: Layout, options: &FrameOptions) -> F
         joint: 0,
         base: sample::base(source, layout, 0),
         coder: SymbolCoder::Rans8,
-        coded_low: options.effort != Effort::Fast,
+        coded_low: options.effort.means().thorough,
     }
 }
 
@@ -309,23 +334,16 @@ fn small(source: &[u8], options: &FrameOptions, layout: Layout) -> Option<Tensor
     Some(own_tables(recipe, source.len(), usize::from(width)))
 }
 
-/// A plan whose blocks share nothing, cut as evenly as whole vectors allow.
+/// A plan whose blocks have tables of their own, cut as evenly as whole vectors allow.
 fn own_tables(recipe: Recipe, len: usize, width: usize) -> TensorPlan {
-    let n = (len / width).max(1);
-    let n_blocks = ((n + FAST_BLOCK / 2) / FAST_BLOCK).max(1);
-    let block = n.div_ceil(n_blocks).next_multiple_of(256).max(MIN_BLOCK_LEN);
-    TensorPlan { recipe, shared: Shared::default(), block_len: block_len(block * width) }
-}
-
-fn block_len(len: usize) -> u32 {
-    u32::try_from(len).unwrap_or(u32::MAX).min(mithril_format::limits::MAX_BLOCK_LEN)
+    TensorPlan::unshared(recipe, blocks::evenly(len / width, blocks::OWN_TABLES) * width)
 }
 
 /// Bytes in their order, for general compressors only.
 fn as_they_are(options: &FrameOptions) -> TensorPlan {
     let unit = options.dtype.unit_len();
     let recipe = Recipe::Planes { width: 1, compressors: compressors(options) };
-    TensorPlan { recipe, shared: Shared::default(), block_len: block_len(COMPRESSOR_BLOCK / unit * unit) }
+    TensorPlan::unshared(recipe, blocks::COMPRESSOR / unit * unit)
 }
 
 /// Quantised blocks: bytes of a kind together. Compressors are tried only where the data repeats itself.
@@ -336,7 +354,7 @@ fn quantized(source: &[u8], options: &FrameOptions) -> TensorPlan {
     let runs = Recipe::Runs { run_lens: options.dtype.run_lens(), compressors };
     let piece = middle(source, unit);
     let recipe = if coded_len(&whole, piece) < coded_len(&runs, piece) { whole } else { runs };
-    TensorPlan { recipe, shared: Shared::default(), block_len: block_len(COMPRESSOR_BLOCK / unit * unit) }
+    TensorPlan::unshared(recipe, blocks::COMPRESSOR / unit * unit)
 }
 
 /// Bytes of unknown type, whose blocks decide for themselves. Where most of them repeat themselves, blocks are long, so
@@ -353,24 +371,24 @@ fn untyped(source: &[u8], options: &FrameOptions) -> TensorPlan {
     };
     let numbers = Recipe::Untyped { compressors: Vec::new() };
     // Shorter blocks cost time and places in the index, so they must save more than a little.
-    let mut best = (usize::MAX, UNTYPED_BLOCKS[0]);
-    for block_len in UNTYPED_BLOCKS {
+    let mut best = (usize::MAX, blocks::UNTYPED[0]);
+    for block_len in blocks::UNTYPED {
         let len = len(&numbers, block_len);
         if len < best.0 - best.0 / 256 {
             best = (len, block_len);
         }
     }
     let repeats = Recipe::Planes { width: 1, compressors: vec![Compressor::Zstd { level: 3 }] };
-    let mut best_len = if len(&repeats, UNTYPED_PIECE) < best.0 { COMPRESSOR_BLOCK } else { best.1 };
+    let mut best_len = if len(&repeats, UNTYPED_PIECE) < best.0 { blocks::COMPRESSOR } else { best.1 };
     // Compressors tell parts of a block apart themselves, so that they like blocks longer than numbers do.
-    if options.effort == Effort::Max && best_len < UNTYPED_BLOCKS[1] {
+    if options.effort.means().measures && best_len < blocks::UNTYPED[1] {
         let tried = Recipe::Untyped { compressors: compressors(options) };
-        if len(&tried, UNTYPED_BLOCKS[1]) < len(&tried, best_len) {
-            best_len = UNTYPED_BLOCKS[1];
+        if len(&tried, blocks::UNTYPED[1]) < len(&tried, best_len) {
+            best_len = blocks::UNTYPED[1];
         }
     }
     let recipe = Recipe::Untyped { compressors: compressors(options) };
-    TensorPlan { recipe, shared: Shared::default(), block_len: block_len(best_len) }
+    TensorPlan::unshared(recipe, best_len)
 }
 
 /// Types without fields worth coding: integers of several bytes, bools, packed small floats.
@@ -401,7 +419,7 @@ fn without_fields(source: &[u8], options: &FrameOptions) -> TensorPlan {
     } else {
         planes
     };
-    TensorPlan { recipe, shared: Shared::default(), block_len: block_len(COMPRESSOR_BLOCK / unit * unit) }
+    TensorPlan::unshared(recipe, blocks::COMPRESSOR / unit * unit)
 }
 
 /// A piece from the middle of the data, of whole units.
@@ -420,11 +438,9 @@ fn coded_len(recipe: &Recipe, piece: &[u8]) -> usize {
 fn compressors(options: &FrameOptions) -> Vec<Compressor> {
     let zstd = |level: i32| Compressor::Zstd { level: options.level.unwrap_or(level).clamp(1, 22) };
     let quality = u32::try_from(options.level.unwrap_or(11).clamp(0, 11)).unwrap_or(11);
-    match options.effort {
-        Effort::Fast => vec![zstd(3)],
-        Effort::Balanced => vec![zstd(9)],
-        Effort::Max => vec![zstd(19), Compressor::Brotli { quality }],
-    }
+    let means = options.effort.means();
+    let brotli = means.brotli.then_some(Compressor::Brotli { quality });
+    [zstd(means.zstd_level)].into_iter().chain(brotli).collect()
 }
 
 /// Whether a compressor beats the bit fields on a piece of the data; then all of it goes that way.
@@ -436,23 +452,25 @@ fn repeats_pay(source: &[u8], options: &FrameOptions, layout: Layout) -> Option<
     }
     let recipe = Recipe::Planes { width: 1, compressors: compressors(options) };
     let unit = options.dtype.unit_len();
-    Some(TensorPlan {
-        recipe,
-        shared: Shared::default(),
-        block_len: block_len(COMPRESSOR_BLOCK / unit * unit),
-    })
+    Some(TensorPlan::unshared(recipe, blocks::COMPRESSOR / unit * unit))
 }
 
 /// The coder of the effort, with those classes of rows and columns that make the tensor smallest, of which this is one part
 /// in `times`.
-fn classed(source: &[u8], options: &FrameOptions, layout: Layout, times: u64) -> TensorPlan {
-    let width = usize::from(layout.width);
-    let recipe = match options.effort {
-        Effort::Max => sample::wide_fields(source, layout),
-        _ => fast_field_recipe(source, layout, options),
+fn classed(
+    source: &[u8],
+    options: &FrameOptions,
+    layout: Layout,
+    search: ClassSearch,
+    times: u64,
+) -> TensorPlan {
+    let (width, means) = (usize::from(layout.width), options.effort.means());
+    let recipe = match means.wide_symbols {
+        true => sample::wide_fields(source, layout),
+        false => fast_field_recipe(source, layout, options),
     };
     let n = source.len() / width;
-    let mut views = Matrix::views(n, options.shape.as_deref(), options.effort);
+    let mut views = Matrix::views(n, options.shape.as_deref(), means.row_lens);
     // Where no rows are known, short ones may still tell elements apart whose low bits are no noise.
     let short_rows = Matrix::of_short_rows(n)
         .filter(|_| options.shape.as_ref().is_none_or(|shape| shape.len() < 2))
@@ -460,8 +478,7 @@ fn classed(source: &[u8], options: &FrameOptions, layout: Layout, times: u64) ->
     if let Some(matrix) = short_rows {
         views = vec![matrix];
     }
-    let models =
-        views.into_iter().flat_map(|matrix| classes::models(source, &recipe, matrix, options.effort, times));
+    let models = views.into_iter().flat_map(|matrix| classes::models(source, &recipe, matrix, search, times));
     // The first of equals, so that the simpler model wins. One that gains nothing must not cost tables.
     let raw_bits = (8 * source.len() as u64).saturating_mul(times);
     let Some(model) = models.min_by_key(|model| model.cost).filter(|model| model.cost < raw_bits) else {
@@ -469,7 +486,7 @@ fn classed(source: &[u8], options: &FrameOptions, layout: Layout, times: u64) ->
     };
     let matrix = model.matrix;
     let signs = if layout.sign && model.recipe.layout.sign {
-        signs::model(source, layout, matrix, options.effort)
+        signs::model(source, layout, matrix, &means.signs)
     } else {
         None
     };
@@ -481,20 +498,10 @@ fn classed(source: &[u8], options: &FrameOptions, layout: Layout, times: u64) ->
     let symbols = classes.map(|classes| classes::tables(source, &model.recipe, matrix, classes));
     let recipe = if rows_apart { Recipe::Rows(model.recipe) } else { Recipe::Fields(model.recipe) };
     let shared = Shared::new(symbols, signs);
-    let most_shared = (source.len() * MAX_SHARED_SHARE / 100) as u64;
+    let most_shared = (source.len() * MAX_TABLES_SHARE / 100) as u64;
     if shared.to_bytes().len() as u64 > most_shared.saturating_mul(times) {
         return own_tables(Recipe::Fields(model.recipe), source.len(), width);
     }
-    TensorPlan {
-        recipe,
-        shared,
-        block_len: block_len(rows_per_block(matrix.row_len) * matrix.row_len * width),
-    }
-}
-
-/// Rows that make a block of about the usual size, in whole tiles where that is possible.
-fn rows_per_block(row_len: usize) -> usize {
-    let whole_tiles = 256 >> row_len.trailing_zeros().min(8);
-    let rows = (CLASSED_BLOCK / row_len).max(1);
-    if rows > whole_tiles { rows / whole_tiles * whole_tiles } else { rows }
+    let block_len = block_len(blocks::rows_per_block(matrix.row_len) * matrix.row_len * width);
+    TensorPlan { recipe, shared, block_len, alone: None }
 }

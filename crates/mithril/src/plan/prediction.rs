@@ -2,9 +2,11 @@
 //!
 //! Every candidate is compared by the bits that its symbols take in a sample of rows, and what it adds to the header.
 
+use super::TensorPlan;
+use super::blocks::{SHARED_TABLES, STATES_LEN, block_len, rows_per_block};
+use super::effort::MAX_PREDICTED_SHARE;
 use super::low_rank::{Components, Rows, exponent_of, power, sum_of_squares};
-use super::{TensorPlan, block_len, rows_per_block};
-use crate::options::{Effort, FrameOptions};
+use crate::options::FrameOptions;
 use crate::pipeline::with_scratch;
 use mithril_codec::block::{MAX_OVERHEAD, Place, Recipe, Shared, encode_block};
 use mithril_codec::prediction::{Counts, Format, LowRank, Matrix, Prediction, Predictor, Tables, count};
@@ -28,9 +30,6 @@ const PIECE: usize = 128;
 /// Rows by which the scales of columns are told, at most.
 const MAX_ROWS_OF_COLUMNS: usize = 4096;
 
-/// Shared tables may take this share of the raw bytes, in percent.
-pub(crate) const MAX_SHARED_SHARE: usize = 25;
-
 /// Ranks that are tried.
 const RANKS: [usize; 7] = [4, 8, 16, 32, 64, 96, 128];
 
@@ -48,9 +47,6 @@ const SPREAD: i32 = 12;
 
 /// Raw bytes of blocks by which the size of the other plan is told.
 const COMPARED: usize = 64 << 20;
-
-/// States of the coder in every block, and half a group of fill for some of its tables.
-const STATES_LEN: u64 = 320;
 
 /// A tensor with its base, if it has one.
 struct Tensor<'a> {
@@ -77,7 +73,8 @@ pub(super) fn tensor(
 ) -> Option<(TensorPlan, u64)> {
     let format = Format::of(options.dtype)?;
     let n = source.len() / format.width();
-    if options.effort == Effort::Fast || n < MIN_ELEMENTS || !source.len().is_multiple_of(format.width()) {
+    let means = options.effort.means();
+    if !means.predicts || n < MIN_ELEMENTS || !source.len().is_multiple_of(format.width()) {
         return None;
     }
     let matrix = matrix_of(n, options.shape.as_deref());
@@ -86,13 +83,13 @@ pub(super) fn tensor(
     }
     let (n_rows, row_len) = matrix.unwrap_or((1, n));
     let tensor = Tensor { source, base, format, n_rows, row_len, has_rows: matrix.is_some() };
-    let (plan, coded_len) = tensor.plan(options.effort)?;
+    let (plan, coded_len) = tensor.plan(means.low_rank)?;
     if options.max_block_len.is_some_and(|most| u64::from(plan.block_len) > most) {
         return None;
     }
     let section = plan.shared.to_bytes();
     // A reader refuses more factors than a byte can stand for: those of mostly empty rows get there.
-    let fits = section.len() <= source.len() * MAX_SHARED_SHARE / 100 && Shared::parse(&section).is_ok();
+    let fits = section.len() <= source.len() * MAX_PREDICTED_SHARE / 100 && Shared::parse(&section).is_ok();
     let n_blocks = source.len().div_ceil(plan.block_len as usize) as u64;
     fits.then_some((plan, coded_len + section.len() as u64 + STATES_LEN * n_blocks))
 }
@@ -164,7 +161,7 @@ pub(crate) fn sampled_len(plan: &TensorPlan, source: &[u8], base: Option<&[u8]>)
 
 impl Tensor<'_> {
     /// The plan, and about the bytes of its symbols and kept bits.
-    fn plan(&self, effort: Effort) -> Option<(TensorPlan, u64)> {
+    fn plan(&self, with_low_rank: bool) -> Option<(TensorPlan, u64)> {
         let sampled = self.sampled_rows(SAMPLED);
         // Where to start from is told with both lists of scales; then whether either can be left out.
         let mut best: Option<(u64, Origin)> = None;
@@ -189,7 +186,7 @@ impl Tensor<'_> {
             (self.cost(&predictor, &more), predictor)
         });
         let (_, mut predictor) = candidates.min_by_key(|(cost, _)| *cost)?;
-        if effort == Effort::Max
+        if with_low_rank
             && self.has_rows
             && self.n_rows.min(self.row_len) >= MIN_SIDE
             && self.format != Format::F16
@@ -205,12 +202,16 @@ impl Tensor<'_> {
         let (tables, bits) = Tables::choose(self.format, &counts);
         // The tables are a part of the section too.
         let len = (bits / 8).saturating_sub(tables.written_len() as u64);
-        let rows =
-            if predictor.matrix.is_some() { rows_per_block(self.row_len) * self.row_len } else { 1 << 19 };
+        let rows = if predictor.matrix.is_some() {
+            rows_per_block(self.row_len) * self.row_len
+        } else {
+            SHARED_TABLES
+        };
         let plan = TensorPlan {
             recipe: Recipe::Predicted,
             shared: Shared::predicted(Prediction::new(predictor, tables)),
             block_len: block_len(rows * self.format.width()),
+            alone: None,
         };
         Some((plan, len))
     }

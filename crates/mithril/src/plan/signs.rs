@@ -1,8 +1,8 @@
 //! Classes of rows or columns whose signs lean to one side.
 
 use super::classes::quantiles;
+use super::effort::SignSearch;
 use super::grid::Matrix;
-use crate::options::Effort;
 use mithril_codec::Contexts;
 use mithril_codec::entropy::log2_65536ths;
 use mithril_codec::entropy::rans8::Frequencies;
@@ -14,42 +14,26 @@ const N_CLASSES: usize = 8;
 /// Signs looked at for columns.
 const MAX_SIGNS: usize = 1 << 19;
 
-/// Signs looked at in each row.
-const fn max_row_signs(effort: Effort) -> usize {
-    match effort {
-        Effort::Max => 512,
-        _ => 128,
-    }
-}
-
-/// Coded signs must save this share of them, in 256ths: they cost decoding speed.
-const fn min_gain(effort: Effort) -> u64 {
-    match effort {
-        Effort::Max => 3,
-        _ => 8,
-    }
-}
-
 /// The better of row and column classes, if it saves enough.
 pub(super) fn model(
     source: &[u8],
     layout: Layout,
     matrix: Matrix,
-    effort: Effort,
+    search: &SignSearch,
 ) -> Option<(Contexts, Vec<Frequencies>)> {
     let width = usize::from(layout.width);
     if matrix.n_rows < 16 || matrix.row_len < 16 {
         return None;
     }
-    if effort != Effort::Max && !may_lean(source, width, matrix, effort) {
+    if search.samples_first && !may_lean(source, width, matrix, search) {
         return None;
     }
     // Every row is counted in its first columns, every column in some rows.
     let row_step = (matrix.n_rows * matrix.row_len).div_ceil(MAX_SIGNS);
-    let counted = matrix.row_len.min(max_row_signs(effort));
+    let counted = matrix.row_len.min(search.n_per_row);
     let [by_row, by_column] = sides(source, width, matrix, counted, row_step)?;
     let side = if by_row.cost <= by_column.cost { &by_row } else { &by_column };
-    if side.cost > 256 - min_gain(effort) {
+    if side.cost > 256 - search.min_gain {
         return None;
     }
     let contexts = if by_row.cost <= by_column.cost {
@@ -62,7 +46,7 @@ pub(super) fn model(
 }
 
 /// Whether some rows leave a chance that signs lean. Most tensors have none, and are not looked at any further.
-fn may_lean(source: &[u8], width: usize, matrix: Matrix, effort: Effort) -> bool {
+fn may_lean(source: &[u8], width: usize, matrix: Matrix, search: &SignSearch) -> bool {
     // An odd step does not follow a structure of the rows.
     let step = (matrix.n_rows * matrix.row_len / SAMPLED_SIGNS).min(matrix.n_rows / MIN_SAMPLED_ROWS) | 1;
     if step < 3 {
@@ -72,11 +56,11 @@ fn may_lean(source: &[u8], width: usize, matrix: Matrix, effort: Effort) -> bool
     let mut sample = Vec::with_capacity(source.len() / step + row_bytes);
     source.chunks_exact(row_bytes).step_by(step).for_each(|row| sample.extend_from_slice(row));
     let rows = Matrix { n_rows: sample.len() / row_bytes, ..matrix };
-    let counted = matrix.row_len.min(max_row_signs(effort));
+    let counted = matrix.row_len.min(search.n_per_row);
     let least = sides(&sample, width, rows, counted, 1)
         .and_then(|sides| sides.map(|side| side.cost).into_iter().min());
     // Half of the gain that is wanted, as a sample cannot tell exactly.
-    least.is_none_or(|least| least <= 256 - min_gain(effort) / 2)
+    least.is_none_or(|least| least <= 256 - search.min_gain / 2)
 }
 
 /// Signs that leave a chance or do not.

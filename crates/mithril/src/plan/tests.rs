@@ -1,4 +1,5 @@
 use super::*;
+use crate::Effort;
 
 /// Numbers that look like weights: sums of uniform ones, scaled.
 fn weights(n: usize, seed: u64) -> impl Iterator<Item = f32> {
@@ -25,7 +26,7 @@ fn f32s(values: impl Iterator<Item = f32>) -> Vec<u8> {
 fn plan(source: &[u8], dtype: Dtype, effort: Effort, shape: Option<[u64; 2]>) -> TensorPlan {
     let mut options = FrameOptions::default().with_dtype(dtype).with_effort(effort);
     options.shape = shape.map(Into::into);
-    tensor(source, &options).unwrap()
+    tensor(source, Evidence::All, None, &options).unwrap()
 }
 
 #[test]
@@ -97,7 +98,7 @@ fn repeated_weights_go_to_a_compressor() {
 fn bytes_decide_block_by_block_and_text_gets_long_blocks() {
     let text = "the quick brown fox jumps over the lazy dog, ".repeat(50_000);
     let numbers = f32s(weights(500_000, 5));
-    for (source, block_len) in [(text.as_bytes(), COMPRESSOR_BLOCK), (&numbers, UNTYPED_BLOCKS[0])] {
+    for (source, block_len) in [(text.as_bytes(), blocks::COMPRESSOR), (&numbers, blocks::UNTYPED[0])] {
         let plan = plan(source, Dtype::Bytes, Effort::Fast, None);
         let Recipe::Untyped { compressors } = plan.recipe else { panic!() };
         assert_eq!(compressors, [Compressor::Zstd { level: 3 }]);
@@ -127,6 +128,28 @@ fn rows_of_different_scale_get_classes() {
 }
 
 #[test]
+fn what_is_coded_in_batches_shares_nothing_and_has_blocks_that_fit_one() {
+    let source = bf16(weights(512 * 384, 6).enumerate().map(|(i, w)| w * f32::from(1u8 << (i / 384 % 8))));
+    let base = bf16(weights(512 * 384, 7));
+    let (len, piece_len) = (source.len() << 10, 1 << 10);
+    for effort in [Effort::Balanced, Effort::Max] {
+        let options =
+            FrameOptions::default().with_dtype(Dtype::Bf16).with_effort(effort).with_shape([512, 384]);
+        assert!(!tensor(&source, Evidence::All, None, &options).unwrap().shared.is_empty());
+        for (evidence, base) in [
+            (Evidence::Front, None),
+            (Evidence::Front, Some(&base[..])),
+            (Evidence::Sample { len, piece_len }, None),
+        ] {
+            let plan = tensor(&source, evidence, base, &options).unwrap();
+            assert!(plan.shared.is_empty(), "{effort:?} {evidence:?}");
+            assert!(plan.block_len as usize <= blocks::MAX_IN_BATCHES);
+            assert_eq!(plan.alone.is_some(), base.is_some());
+        }
+    }
+}
+
+#[test]
 fn columns_that_lean_to_one_side_get_coded_signs() {
     let source =
         bf16(weights(512 * 384, 7).enumerate().map(|(i, w)| if i % 4 == 0 { -w.abs() } else { w.abs() }));
@@ -149,7 +172,7 @@ fn fair_signs_stay_raw() {
             &source,
             Dtype::Bf16.layout().unwrap(),
             Matrix { n_rows: 512, row_len: 384 },
-            Effort::Max
+            &Effort::Max.means().signs
         )
         .is_none()
     );
@@ -175,7 +198,7 @@ fn every_block_fits_the_limit_and_the_bound() {
             let source: Vec<u8> = (0..len).map(|i| u8::try_from(i * 7 % 251).unwrap()).collect();
             for effort in [Effort::Fast, Effort::Balanced, Effort::Max] {
                 let options = FrameOptions::default().with_dtype(*dtype).with_effort(effort).with_threads(1);
-                let plan = tensor(&source, &options).unwrap();
+                let plan = tensor(&source, Evidence::All, None, &options).unwrap();
                 assert!(
                     plan.block_len >= u32::try_from(MIN_BLOCK_LEN).unwrap() / 2
                         && plan.block_len <= mithril_format::limits::MAX_BLOCK_LEN
@@ -189,7 +212,7 @@ fn every_block_fits_the_limit_and_the_bound() {
 #[test]
 fn a_shape_that_does_not_fit_is_refused() {
     let options = FrameOptions::default().with_dtype(Dtype::F32).with_shape([3, 5]);
-    let error = tensor(&[0; 64], &options).unwrap_err();
+    let error = tensor(&[0; 64], Evidence::All, None, &options).unwrap_err();
     assert_eq!(error.kind(), crate::ErrorKind::InvalidArgument);
     assert_eq!(error.to_string(), "shape [3, 5] of F32 does not take 64 bytes");
 }

@@ -38,7 +38,7 @@ pub(super) fn write_to<W: Write>(
 ) -> Result<io::Result<(W, u64)>, Error> {
     let entry = Entry::glue(small.len() as u64);
     // Text: what general compressors find in it is worth their time.
-    let effort = if effort == Effort::Fast { Effort::Balanced } else { effort };
+    let effort = effort.max(Effort::Balanced);
     let options =
         FrameOptions::default().with_dtype(Dtype::Bytes).with_shape(entry.shape.clone()).with_effort(effort);
     let bytes = if small.is_empty() { Vec::new() } else { crate::compress(small, &options)? };
