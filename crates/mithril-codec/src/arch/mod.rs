@@ -83,18 +83,42 @@ mod switch {
         CHOSEN.get() != Kernels::None
     }
 
-    pub(super) fn set(kernels: Kernels) {
-        CHOSEN.set(kernels);
+    /// Puts back, when it goes, the kernels that ran before.
+    pub(super) struct Restore(Kernels);
+
+    impl Restore {
+        pub(super) fn after_setting(kernels: Kernels) -> Self {
+            Self(CHOSEN.replace(kernels))
+        }
+    }
+
+    impl Drop for Restore {
+        fn drop(&mut self) {
+            CHOSEN.set(self.0);
+        }
+    }
+
+    #[cfg(test)]
+    #[test]
+    fn kernels_are_restored_after_work_nested_work_and_a_panic() {
+        super::with_kernels(Kernels::Avx2, || {
+            super::with_kernels(Kernels::None, || assert_eq!(CHOSEN.get(), Kernels::None));
+            assert_eq!(CHOSEN.get(), Kernels::Avx2);
+            let panic = std::panic::catch_unwind(|| {
+                super::with_kernels(Kernels::None, || panic!("work that fails"));
+            });
+            assert!(panic.is_err());
+            assert_eq!(CHOSEN.get(), Kernels::Avx2);
+        });
+        assert_eq!(CHOSEN.get(), Kernels::All);
     }
 }
 
 /// Runs with these kernels on this thread.
 #[cfg(any(test, feature = "fuzzing"))]
 pub fn with_kernels<T>(kernels: Kernels, work: impl FnOnce() -> T) -> T {
-    switch::set(kernels);
-    let result = work();
-    switch::set(Kernels::All);
-    result
+    let _restore = switch::Restore::after_setting(kernels);
+    work()
 }
 
 /// Runs without kernels on this thread.
