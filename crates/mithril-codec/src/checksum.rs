@@ -8,6 +8,8 @@
 //!
 //! It is no cryptographic digest: it finds accidents, not forgers.
 
+use crate::arch::kernels;
+
 /// Lanes of the checksum.
 pub(crate) const LANES: usize = 64;
 
@@ -63,10 +65,6 @@ impl Checksummer {
 
     /// Takes whole rounds behind whole rounds. Inlined into kernels, which have the bytes at hand.
     #[inline(always)]
-    #[cfg_attr(
-        not(all(any(target_arch = "x86_64", target_arch = "aarch64"), not(feature = "scalar-only"))),
-        expect(dead_code, reason = "for kernels")
-    )]
     pub(crate) fn take_rounds(&mut self, rounds: &[[u8; ROUND_LEN]]) {
         debug_assert!(self.n_pending() == 0, "a round is begun");
         step_lanes(&mut self.lanes, rounds);
@@ -84,9 +82,8 @@ impl Checksummer {
 }
 
 fn step_rounds(lanes: &mut [u32; LANES], rounds: &[[u8; ROUND_LEN]]) {
-    match crate::arch::avx2() {
-        Some(avx2) => avx2.checksum_lanes(lanes, rounds),
-        None => step_lanes(lanes, rounds),
+    if !kernels().checksum_lanes(lanes, rounds) {
+        step_lanes(lanes, rounds);
     }
 }
 

@@ -8,6 +8,7 @@
 //! column class, positions in a bucket are found by one division.
 
 use crate::CodecError;
+use crate::arch::kernels;
 use crate::bytes::Cursor;
 use crate::entropy::stream;
 use std::borrow::Cow;
@@ -66,6 +67,16 @@ impl Contexts {
             contexts.list_columns();
         }
         contexts
+    }
+
+    fn for_kernels(&self) -> ColumnClasses<'_> {
+        ColumnClasses {
+            row_len: self.row_len(),
+            n_classes: self.n_column_classes,
+            shuffles: &self.shuffles,
+            taken: &self.taken,
+            masks: &self.masks,
+        }
     }
 
     /// What it takes to put columns in their places.
@@ -193,6 +204,19 @@ fn count_of(class: u8, classes: &[u8]) -> usize {
 /// Rows or columns that a file may list; beyond that classes do not pay and hostile files cost memory.
 pub const MAX_LISTED: usize = 1 << 20;
 
+/// What kernels need to move the columns of every row, which are of several classes.
+#[derive(Clone, Copy)]
+pub(crate) struct ColumnClasses<'a> {
+    pub(crate) row_len: usize,
+    pub(crate) n_classes: usize,
+    /// For every group of 16 columns and every class, the shuffle that puts the class's next symbols in place, and how many
+    /// it takes.
+    pub(crate) shuffles: &'a [[u8; GROUP]],
+    pub(crate) taken: &'a [u8],
+    /// For every group of 64 columns and every class, which of the columns are of the class.
+    pub(crate) masks: &'a [u64],
+}
+
 /// The rows of one block in buckets.
 pub(crate) struct Buckets<'a> {
     contexts: &'a Contexts,
@@ -227,19 +251,6 @@ impl Buckets<'_> {
     pub(crate) fn gather(&self, plane: &[u8], bucketed: &mut [u8]) {
         let columns = self.contexts;
         let mut at = self.starts.clone();
-        if columns.n_column_classes > 1
-            && let Some(kernels) = crate::arch::avx2().filter(|kernels| kernels.is_wide())
-        {
-            kernels.gather_rows(
-                &columns.masks,
-                columns.row_len(),
-                &self.row_classes,
-                plane,
-                &mut at,
-                bucketed,
-            );
-            return;
-        }
         if columns.n_column_classes == 1 {
             match columns.row_len() {
                 16 => gather_rows_of::<16>(&self.row_classes, plane, &mut at, bucketed),
@@ -253,6 +264,9 @@ impl Buckets<'_> {
                     }
                 }
             }
+            return;
+        }
+        if kernels().gather_rows(&columns.for_kernels(), &self.row_classes, plane, &mut at, bucketed) {
             return;
         }
         for (row, &class) in plane.chunks_exact(columns.row_len()).zip(&*self.row_classes) {
@@ -345,15 +359,11 @@ impl Scatter<'_> {
     pub(crate) fn next_rows(&mut self, n_rows: usize, plane: &mut [u8]) -> usize {
         let (rows, left) = self.row_classes.split_at(n_rows.min(self.row_classes.len()));
         self.row_classes = left;
-        let (contexts, row_len) = (self.contexts, self.contexts.row_len());
-        match (crate::arch::avx2(), contexts.n_column_classes) {
-            (_, 1) => self.scatter_whole_rows(rows, plane),
-            (Some(kernels), _) if kernels.is_wide() => {
-                kernels.expand_rows(&contexts.masks, row_len, rows, self.bucketed, &mut self.at, plane);
-            }
-            (Some(avx2), 4) => self.scatter_shuffled::<4>(avx2, rows, plane),
-            (Some(avx2), 8) => self.scatter_shuffled::<8>(avx2, rows, plane),
-            _ => self.scatter_by_column(rows, plane),
+        let columns = self.contexts.for_kernels();
+        if columns.n_classes == 1 {
+            self.scatter_whole_rows(rows, plane);
+        } else if !kernels().scatter_rows(&columns, rows, self.bucketed, &mut self.at, plane) {
+            self.scatter_by_column(rows, plane);
         }
         rows.len()
     }
@@ -381,21 +391,6 @@ impl Scatter<'_> {
             out.copy_from_slice(&self.bucketed[*at..*at + ROW_LEN]);
             *at += ROW_LEN;
         }
-    }
-
-    /// By shuffles, where there are as many classes as a kernel is made for.
-    fn scatter_shuffled<const CLASSES: usize>(
-        &mut self,
-        avx2: crate::arch::Avx2,
-        rows: &[u8],
-        plane: &mut [u8],
-    ) {
-        let columns = crate::arch::Columns {
-            row_len: self.contexts.row_len(),
-            shuffles: self.contexts.shuffles.as_chunks().0,
-            taken: self.contexts.taken.as_chunks().0,
-        };
-        avx2.scatter_rows(columns, rows, self.bucketed, self.at.as_chunks_mut::<CLASSES>().0, plane);
     }
 
     /// The meaning of putting rows back.
@@ -427,7 +422,7 @@ pub(crate) fn group_runs(starts: &[usize], group_len: usize) -> Vec<(usize, usiz
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::arch::{Kernels, with_kernels};
+    use crate::arch::{KernelSet, kernel_sets, with_kernels};
     use crate::sizes;
 
     fn sample(n_rows: usize, row_len: usize, n_row_classes: u8, n_column_classes: u8) -> Contexts {
@@ -454,8 +449,8 @@ mod tests {
                 assert_eq!(buckets.len(), n);
                 let plane: Vec<u8> = (0..n).map(|i| u8::try_from(i % 251).unwrap()).collect();
                 let mut bucketed = vec![0; n + SLACK];
-                with_kernels(Kernels::None, || buckets.gather(&plane, &mut bucketed));
-                for kernels in [Kernels::All, Kernels::Avx2, Kernels::None] {
+                with_kernels(KernelSet::Scalar, || buckets.gather(&plane, &mut bucketed));
+                for kernels in kernel_sets() {
                     let mut again = vec![0; n + SLACK];
                     with_kernels(kernels, || buckets.gather(&plane, &mut again));
                     assert!(again == bucketed, "{kernels:?} {n_rows} x {row_len}");

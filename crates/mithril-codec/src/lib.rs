@@ -16,6 +16,11 @@
 //! * [`ecq`]: entropy-coded matrices, decoded row by row; [`quantised`]: the codes and scales of quantised formats.
 //! * [`checksum()`]: finds damage.
 
+#![cfg_attr(
+    not(all(target_arch = "x86_64", not(feature = "scalar-only"))),
+    allow(dead_code, unused_imports, reason = "what only kernels of other instruction sets read")
+)]
+
 mod arch;
 pub mod block;
 mod bytes;
@@ -36,12 +41,14 @@ pub mod quantised;
 pub mod quantize;
 pub mod transform;
 
+#[doc(hidden)]
+pub use arch::KernelSet;
 #[cfg(feature = "fuzzing")]
 #[doc(hidden)]
 pub use arch::without_kernels;
 #[cfg(any(test, feature = "fuzzing"))]
 #[doc(hidden)]
-pub use arch::{Kernels, with_kernels};
+pub use arch::{kernel_sets, with_kernels};
 pub use checksum::{Checksummer, checksum};
 pub use contexts::{Contexts, MAX_CLASSES, MAX_LISTED};
 pub use dtype::Dtype;

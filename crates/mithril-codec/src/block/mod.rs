@@ -18,7 +18,7 @@ mod rows;
 mod shared;
 mod signs;
 mod sparse;
-mod symbols;
+pub(crate) mod symbols;
 mod untyped;
 
 pub use against_base::least_len;
@@ -27,7 +27,7 @@ pub use rans8_parts::{Piece, Rans8Parts};
 pub use recipe::{Delta, FieldRecipe, Recipe, SymbolCoder};
 pub use shared::{Shared, SharedSigns, SharedSymbols, SymbolTables};
 pub(crate) use signs::QUAD;
-#[cfg(all(target_arch = "x86_64", not(feature = "scalar-only")))]
+
 pub(crate) use signs::{
     collect_portable as collect_signs_portable, spread_portable as spread_signs_portable,
 };

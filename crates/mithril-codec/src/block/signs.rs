@@ -8,6 +8,7 @@ use super::output::{DoesNotFit, Output};
 use super::shared::SharedSigns;
 use super::symbols::resize_plane;
 use crate::CodecError;
+use crate::arch::kernels;
 use crate::contexts::{Buckets, group_runs};
 use crate::entropy::rans8::{
     DecodeState, DecodeTable, EncodeState, EncodeTable, decode_groups, encode_groups,
@@ -42,9 +43,8 @@ pub(super) fn encode(
         let (whole, last) = bucketed[bucket].as_chunks::<QUAD>();
         let start = bytes.len();
         bytes.resize(start + whole.len(), 0);
-        match crate::arch::avx2() {
-            Some(avx2) => avx2.collect_signs(whole, &mut bytes[start..]),
-            None => collect_portable(whole, &mut bytes[start..]),
+        if !kernels().collect_signs(whole, &mut bytes[start..]) {
+            collect_portable(whole, &mut bytes[start..]);
         }
         if !last.is_empty() {
             let mut signs = [0; QUAD];
@@ -127,9 +127,8 @@ pub(super) fn decode_buckets<'a>(
     for (bucket, first) in buckets.ranges().zip(&starts) {
         let (whole, last) = bucketed[bucket].as_chunks_mut::<QUAD>();
         let quads = &quads[*first..];
-        match crate::arch::avx2() {
-            Some(avx2) => avx2.spread_signs(quads, whole),
-            None => spread_portable(quads, whole),
+        if !kernels().spread_signs(quads, whole) {
+            spread_portable(quads, whole);
         }
         if !last.is_empty() {
             last.copy_from_slice(&spread(quads[whole.len()])[..last.len()]);

@@ -17,6 +17,7 @@ use super::output::{DoesNotFit, Output};
 use super::shared::{SharedSymbols, SymbolTables};
 use super::{Scratch, SymbolCoder};
 use crate::CodecError;
+use crate::arch::kernels;
 use crate::bytes::Cursor;
 use crate::checksum::Checksummer;
 use crate::contexts::{Buckets, SLACK};
@@ -367,6 +368,17 @@ pub(super) fn decode(
     Ok((len - cursor.rest().len(), false))
 }
 
+/// Symbols of one table and what they are joined with, as kernels take them.
+pub(crate) struct FieldSymbols<'a> {
+    pub(crate) split: &'a FieldSplit,
+    /// Coded field of every symbol.
+    pub(crate) values: &'a [u8; 16],
+    pub(crate) table: &'a DecodeTable,
+    /// The streams, and what kernels may read after them.
+    pub(crate) data: &'a [u8],
+    pub(crate) rest: &'a [u8],
+}
+
 /// Symbols of one table, and what they are joined with.
 struct OneTable<'a> {
     data: &'a [u8],
@@ -397,12 +409,11 @@ fn decode_one_table<const N: usize>(
     // Escapes stand behind the symbols and are read first, so that a tile is finished at once.
     read_escapes(cursor, split, n, |position| split.element_at(position), patches)?;
     let mut finish = Finish { escapes: patches, sum };
-    let done = match (crate::arch::fast(), state.as_four()) {
-        (Some(kernels), Some(state)) if split.base == 0 => {
-            kernels.rans8_decode_join(split, values, table, state, data, rest, elements, &mut finish)
-        }
-        _ => 0,
-    };
+    let mut done = 0;
+    if split.base == 0 {
+        let fields = FieldSymbols { split, values, table, data, rest };
+        done = kernels().rans8_decode_join(state.streams(), &fields, elements, &mut finish);
+    }
     debug_assert!(done.is_multiple_of(TILE));
     let plane = &mut plane[..(n - done).next_multiple_of(32 * N)];
     decode_groups(&mut state, table, values, data, plane)?;

@@ -1,6 +1,7 @@
 //! Class symbols of the moved elements: by context for the coder, by element for everything else.
 
 use super::MAX_CONTEXTS;
+use crate::arch::kernels;
 
 /// Bytes behind the buckets that kernels may touch.
 pub(super) const SLACK: usize = 64;
@@ -14,10 +15,7 @@ pub(super) fn merge(
     symbols: &mut Vec<u8>,
 ) {
     symbols.resize(moved_contexts.len(), 0);
-    let done = match crate::arch::avx2() {
-        Some(avx2) => avx2.delta_merge_classes(moved_contexts, &mut starts, bucketed, symbols),
-        None => 0,
-    };
+    let done = kernels().delta_merge_classes(moved_contexts, &mut starts, bucketed, symbols);
     for (symbol, &context) in symbols[done..].iter_mut().zip(&moved_contexts[done..]) {
         let at = &mut starts[usize::from(context)];
         *symbol = bucketed[*at];
@@ -32,10 +30,7 @@ pub(super) fn split(
     symbols: &[u8],
     bucketed: &mut [u8],
 ) {
-    let done = match crate::arch::avx2() {
-        Some(avx2) => avx2.delta_split_classes(moved_contexts, &mut starts, symbols, bucketed),
-        None => 0,
-    };
+    let done = kernels().delta_split_classes(moved_contexts, &mut starts, symbols, bucketed);
     for (&symbol, &context) in symbols[done..].iter().zip(&moved_contexts[done..]) {
         let at = &mut starts[usize::from(context)];
         bucketed[*at] = symbol;

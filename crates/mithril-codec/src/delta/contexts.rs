@@ -2,6 +2,7 @@
 
 use super::header::{Rule, Rules};
 use super::{MAX_CONTEXTS, Number};
+use crate::arch::kernels;
 
 /// Writes the context of each element of `base` to `out`.
 pub(super) fn assign(number: Number, rules: &Rules, base: &[u8], out: &mut Vec<u8>) {
@@ -26,10 +27,6 @@ pub(super) fn assign(number: Number, rules: &Rules, base: &[u8], out: &mut Vec<u
 
 /// A rule in the form that kernels take.
 #[derive(Debug, Clone, Copy)]
-#[cfg_attr(
-    not(all(target_arch = "x86_64", not(feature = "scalar-only"))),
-    expect(dead_code, reason = "for kernels")
-)]
 pub(crate) struct ContextRule {
     /// Bits of an element that are its magnitude.
     pub(crate) magnitude: u64,
@@ -47,14 +44,7 @@ pub(super) fn assign_by(number: Number, rule: Rule, first: u8, base: &[u8], out:
     let mask = number.magnitude(number.mask());
     let Rule { shift, low, cyclic, .. } = rule;
     let for_kernels = ContextRule { magnitude: mask, shift, low, cyclic, first, last: rule.n_contexts - 1 };
-    let done = match crate::arch::avx2() {
-        Some(avx2) => match number.width {
-            2 => avx2.delta_contexts_16(for_kernels, base, out),
-            4 => avx2.delta_contexts_32(for_kernels, base, out),
-            _ => 0,
-        },
-        None => 0,
-    };
+    let done = kernels().delta_contexts(number.width, for_kernels, base, out);
     let (base, out) = (&base[done * number.width..], &mut out[done..]);
     // Written once per width, so that the compiler makes vector code of each.
     match number.width {
@@ -89,14 +79,7 @@ pub(super) fn count(contexts: &[u8]) -> [usize; MAX_CONTEXTS] {
 /// How often each of the sixteen values from `first` on occurs.
 pub(crate) fn count_16(bytes: &[u8], first: u8) -> [usize; 16] {
     let mut counts = [0u32; 16];
-    let whole = bytes.len() / 128 * 128;
-    let done = match crate::arch::avx2() {
-        Some(avx2) => {
-            avx2.count_all(&bytes[..whole], first, &mut counts);
-            whole
-        }
-        None => 0,
-    };
+    let done = kernels().count_values(bytes, first, &mut counts);
     for &byte in &bytes[done..] {
         if let Some(count) = counts.get_mut(usize::from(byte.wrapping_sub(first))) {
             *count += 1;

@@ -14,10 +14,6 @@ pub(crate) struct Centers32 {
 
 /// Elements of the base, and what their contexts expect.
 #[derive(Debug, Clone, Copy)]
-#[cfg_attr(
-    not(all(target_arch = "x86_64", not(feature = "scalar-only"))),
-    expect(dead_code, reason = "for kernels")
-)]
 pub(crate) struct Elements32<'a> {
     pub(crate) sign: bool,
     pub(crate) centers: &'a Centers32,
@@ -26,10 +22,6 @@ pub(crate) struct Elements32<'a> {
     pub(crate) base: &'a [u8],
 }
 
-#[cfg_attr(
-    not(all(target_arch = "x86_64", not(feature = "scalar-only"))),
-    expect(dead_code, reason = "for kernels")
-)]
 impl Centers32 {
     /// What the encoder codes for an element at its center.
     pub(crate) const STILL_CODE: u8 = model::STILL;

@@ -7,6 +7,7 @@ use super::{
     Centers32, DeltaRecipe, Elements32, MAX_CONTEXTS, Number, Scratch, contexts, encode_passes, encode_words,
     flags, words,
 };
+use crate::arch::kernels;
 use crate::entropy::rans8::{EncodeState, EncodeTable, Frequencies, encode_groups};
 use crate::entropy::stream::FOUR_STREAMS_FROM;
 
@@ -53,11 +54,11 @@ pub(crate) fn encode(
     let group_len = 32 * n_streams;
     let n_in_context = &n_in_context[..n_contexts];
     let escapes = match words::kernels(number) {
-        Some(avx2) => {
-            let mut split = encode_words::split(avx2, number, &centers, n_in_context, group_len, scratch);
+        Some(kernels) => {
+            let mut split = encode_words::split(kernels, number, &centers, n_in_context, group_len, scratch);
             let lanes = encode_words::Windows::of(&split.tables);
             let counts = encode_symbols(n_streams, number, &rules, &mut split, n_in_context, scratch, out);
-            encode_words::write_raw(avx2, number, &lanes, &counts, scratch, out)
+            encode_words::write_raw(kernels, number, &lanes, &counts, scratch, out)
         }
         None => {
             let (mut split, escapes) =
@@ -135,15 +136,14 @@ pub(super) fn set_codes(
     }
     let [low, high, third, fourth, ..] = &mut scratch.rests;
     let plain = centers.iter().all(|&center| center == (0, None));
-    let done = match crate::arch::avx2() {
-        Some(avx2) if plain && number.width == 2 => {
-            avx2.delta_codes_16(number.sign, source, base, &mut scratch.codes, [low, high])
-        }
-        Some(avx2) if number.width == 4 => {
+    let kernels = kernels();
+    let done = match number.width {
+        2 if plain => kernels.delta_codes_16(number.sign, source, base, &mut scratch.codes, [low, high]),
+        4 => {
             let centers = Centers32::new(centers.iter().copied());
             let elements =
                 Elements32 { sign: number.sign, centers: &centers, contexts: &scratch.contexts, base };
-            avx2.delta_codes_32(elements, source, &mut scratch.codes, [low, high, third, fourth])
+            kernels.delta_codes_32(elements, source, &mut scratch.codes, [low, high, third, fourth])
         }
         _ => 0,
     };

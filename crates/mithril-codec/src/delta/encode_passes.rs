@@ -6,6 +6,7 @@ use super::header::Context;
 use super::model::{self, CodeCounts, NO_SYMBOL, STILL};
 use super::raw::{self, RawCounts};
 use super::{MAX_CONTEXTS, Number, Scratch, classes, contexts, flags};
+use crate::arch::kernels;
 use std::borrow::Cow;
 
 /// Chooses the classes of each context and splits the codes of all elements into flags and classes by context. Also returns
@@ -80,10 +81,7 @@ fn count_codes(contexts: &[u8], codes: &[u8]) -> Vec<CodeCounts> {
 fn flag_moved(scratch: &mut Scratch) {
     let Scratch { contexts, codes, moved, moved_contexts, symbols, .. } = scratch;
     moved.resize(codes.len().div_ceil(64), 0);
-    let done = match crate::arch::avx2() {
-        Some(avx2) => avx2.delta_flag(codes, STILL, moved),
-        None => 0,
-    };
+    let done = kernels().delta_flag(codes, STILL, moved);
     for (word, codes) in moved[done..].iter_mut().zip(codes[64 * done..].chunks(64)) {
         *word = codes.iter().rev().fold(0, |word, &code| word << 1 | u64::from(code != STILL));
     }
@@ -100,13 +98,13 @@ fn set_symbols(
 ) -> Vec<u32> {
     let Scratch { moved, moved_contexts, symbols, .. } = scratch;
     let mut without = Vec::new();
-    let done = match crate::arch::avx2() {
-        Some(avx2) if tables.iter().all(|table| table.exact.is_none()) => {
+    let done = match kernels() {
+        kernels if tables.iter().all(|table| table.exact.is_none()) => {
             let (mut lows, mut n_symbols) = ([0; MAX_CONTEXTS], [0; MAX_CONTEXTS]);
             for (at, table) in tables.iter().enumerate().filter(|(_, table)| table.classes.is_some()) {
                 (lows[at], n_symbols[at]) = (table.low, 16);
             }
-            avx2.delta_symbols(&lows, &n_symbols, moved_contexts, symbols, &mut without)
+            kernels.delta_symbols(&lows, &n_symbols, moved_contexts, symbols, &mut without)
         }
         _ => 0,
     };
@@ -171,10 +169,7 @@ pub(super) fn write_raw(
         std::mem::swap(rest, bucketed);
     }
     raw_bits.resize(raw_lens.len(), 0);
-    let done = match crate::arch::avx2() {
-        Some(avx2) => avx2.delta_top_bits(raw_lens, &rests[..number.width], raw_bits),
-        None => 0,
-    };
+    let done = kernels().delta_top_bits(raw_lens, &rests[..number.width], raw_bits);
     for (at, (bits, &len)) in raw_bits.iter_mut().zip(&*raw_lens).enumerate().skip(done) {
         *bits = rests[usize::from(len / 8) % number.width][at] & ((1 << (len % 8)) - 1);
     }

@@ -10,7 +10,7 @@ use super::model::{self, CodeCounts, STILL};
 use super::raw::{self, RawCounts};
 use super::words::TILE_WORDS;
 use super::{MAX_CONTEXTS, Number, Scratch, contexts};
-use crate::arch::Avx2;
+use crate::arch::WordKernels;
 
 /// Bytes behind what kernels write that they may touch, and behind the last of it, where they take some words together.
 const SLACK: usize = 64;
@@ -29,10 +29,6 @@ pub(crate) struct Windows {
 
 /// Where kept bits and bytes go on.
 #[derive(Debug)]
-#[cfg_attr(
-    not(all(target_arch = "x86_64", not(feature = "scalar-only"))),
-    expect(dead_code, reason = "for kernels")
-)]
 pub(crate) struct Kept<'a> {
     /// Strings of bits, each with room behind it, and the bit where each goes on.
     pub(crate) bits: &'a mut [u8],
@@ -41,6 +37,8 @@ pub(crate) struct Kept<'a> {
     pub(crate) bytes: &'a mut [u8],
     pub(crate) bytes_at: [usize; 3],
     pub(crate) n_byte_planes: usize,
+    /// Places of elements that have no class.
+    pub(crate) escapes: Vec<u32>,
 }
 
 impl Windows {
@@ -59,7 +57,7 @@ impl Windows {
 
 /// Chooses the classes of each context and splits the codes of all elements into flags and classes by context.
 pub(super) fn split(
-    avx2: Avx2,
+    kernels: &dyn WordKernels,
     number: Number,
     centers: &Centers,
     n_in_context: &[usize],
@@ -88,7 +86,7 @@ pub(super) fn split(
     sorted.resize(sorted_len + TILE_SLACK, 0);
     strings.resize(strings_len, 0);
     bucketed.resize(n + MAX_CONTEXTS * group_len + SLACK, 0);
-    avx2.delta_sort(contexts, codes, &mut ends[..n_contexts], sorted);
+    kernels.sort(contexts, codes, &mut ends[..n_contexts], sorted);
 
     let mut split = Split {
         tables: vec![Context::STILL; n_in_context.len()],
@@ -112,7 +110,7 @@ pub(super) fn split(
             let window = Windows::of(std::slice::from_ref(table));
             let strings = &mut strings[flags_at[at]..];
             split.n_moved[at] =
-                avx2.delta_flag_classes(&window, padded, codes.len(), strings, &mut bucketed[end..]);
+                kernels.flag_classes(&window, padded, codes.len(), strings, &mut bucketed[end..]);
             end += split.n_moved[at].next_multiple_of(group_len);
         }
     }
@@ -139,7 +137,7 @@ fn count_codes(number: Number, codes: &[u8]) -> CodeCounts {
 
 /// Appends the kept bits of the moved elements; returns the positions of elements that have no class.
 pub(super) fn write_raw(
-    avx2: Avx2,
+    kernels: &dyn WordKernels,
     number: Number,
     windows: &Windows,
     counts: &RawCounts,
@@ -168,16 +166,17 @@ pub(super) fn write_raw(
         bytes,
         bytes_at: bytes_starts,
         n_byte_planes: byte_lens.iter().filter(|n| **n > 0).count(),
+        escapes: Vec::new(),
     };
-    let mut escapes = Vec::new();
     let [low, high, third, fourth, ..] = &*rests;
     match number.width {
-        2 => avx2.delta_keep_bits_16(windows, contexts, codes, [low, high], &mut kept, &mut escapes),
+        2 => kernels.keep_bits_16(windows, contexts, codes, [low, high], &mut kept),
         _ => {
             let rests = [&low[..], high, third, fourth];
-            avx2.delta_keep_bits_32(windows, contexts, codes, rests, &mut kept, &mut escapes);
+            kernels.keep_bits_32(windows, contexts, codes, rests, &mut kept);
         }
     }
+    let escapes = kept.escapes;
     for (start, n) in bits_starts.into_iter().zip(bit_lens) {
         out.extend_from_slice(&bits[start..][..n.div_ceil(8)]);
     }

@@ -4,6 +4,7 @@
 //! to the other they are strings of bits, so that many move at once.
 
 use super::MAX_CONTEXTS;
+use crate::arch::kernels;
 
 /// Bytes behind the strings that kernels may touch.
 pub(super) const SLACK: usize = 16;
@@ -19,10 +20,7 @@ pub(super) enum Source {
 
 /// Packs symbols of four flags into bytes, the first in the lowest bits. There is an even number of them.
 pub(super) fn pack(symbols: &[u8], out: &mut [u8]) {
-    let done = match crate::arch::avx2() {
-        Some(avx2) => avx2.delta_pack_flags(symbols, out),
-        None => 0,
-    };
+    let done = kernels().delta_pack_flags(symbols, out);
     let (symbols, out) = (&symbols[done..], &mut out[done / 2..]);
     let (words, rest) = symbols.as_chunks::<8>();
     let (bytes, last) = out.split_at_mut(4 * words.len());
@@ -54,10 +52,7 @@ pub(super) fn merge(
     moved: &mut Vec<u64>,
 ) {
     moved.resize(contexts.len().div_ceil(64), 0);
-    let done = match crate::arch::avx2() {
-        Some(avx2) => merge_words(avx2, contexts, &mut sources, strings, moved),
-        None => 0,
-    };
+    let done = merge_words(contexts, &mut sources, strings, moved);
     for (word, contexts) in moved[done..].iter_mut().zip(contexts[64 * done..].chunks(64)) {
         *word = 0;
         for (bit, &context) in contexts.iter().enumerate() {
@@ -76,7 +71,6 @@ pub(super) fn merge(
 
 /// Whole words by a kernel; returns how many.
 fn merge_words(
-    avx2: crate::arch::Avx2,
     contexts: &[u8],
     sources: &mut [Source; MAX_CONTEXTS],
     strings: &[u8],
@@ -94,7 +88,7 @@ fn merge_words(
             }
         }
     }
-    let done = avx2.delta_merge_flags(contexts, all, &mut strings_at[..n_strings], strings, moved);
+    let done = kernels().delta_merge_flags(contexts, all, &mut strings_at[..n_strings], strings, moved);
     for &(context, at) in &strings_at[..n_strings] {
         sources[usize::from(context)] = Source::Bits(at);
     }
@@ -109,24 +103,19 @@ pub(super) fn split(
     ends: &mut [Option<usize>; MAX_CONTEXTS],
     strings: &mut [u8],
 ) {
-    let done = match crate::arch::avx2() {
-        Some(avx2) => {
-            let mut strings_at = [(0u8, 0usize); MAX_CONTEXTS];
-            let mut n_strings = 0;
-            for (context, end) in (0u8..).zip(&*ends) {
-                if let Some(end) = end {
-                    strings_at[n_strings] = (context, *end);
-                    n_strings += 1;
-                }
-            }
-            let done = avx2.delta_split_flags(contexts, moved, &mut strings_at[..n_strings], strings);
-            for &(context, at) in &strings_at[..n_strings] {
-                ends[usize::from(context)] = Some(at);
-            }
-            done
+    let mut strings_at = [(0u8, 0usize); MAX_CONTEXTS];
+    let mut n_strings = 0;
+    for (context, end) in (0u8..).zip(&*ends) {
+        if let Some(end) = end {
+            strings_at[n_strings] = (context, *end);
+            n_strings += 1;
         }
-        None => 0,
-    };
+    }
+    let strings_at = &mut strings_at[..n_strings];
+    let done = kernels().delta_split_flags(contexts, moved, strings_at, strings);
+    for &mut (context, at) in strings_at {
+        ends[usize::from(context)] = Some(at);
+    }
     for (word, contexts) in moved[done..].iter().zip(contexts[64 * done..].chunks(64)) {
         for (bit, &context) in contexts.iter().enumerate() {
             if let Some(at) = &mut ends[usize::from(context)] {
@@ -142,10 +131,7 @@ pub(crate) fn keep_flagged(bytes: &[u8], moved: &[u64], out: &mut Vec<u8>) {
     let n_moved: usize = moved.iter().map(|word| word.count_ones() as usize).sum();
     // Kernels write up to 64 bytes at a time.
     out.resize(n_moved + 64, 0);
-    let (done, mut at) = match crate::arch::avx2() {
-        Some(avx2) => avx2.delta_keep_flagged(bytes, moved, out),
-        None => (0, 0),
-    };
+    let (done, mut at) = kernels().delta_keep_flagged(bytes, moved, out);
     for (word, bytes) in moved[done..].iter().zip(bytes[64 * done..].chunks(64)) {
         let mut left = *word;
         while left != 0 {
@@ -159,8 +145,8 @@ pub(crate) fn keep_flagged(bytes: &[u8], moved: &[u64], out: &mut Vec<u8>) {
 
 /// How many of the `n` bits from a byte on are set.
 pub(super) fn count_set(bytes: &[u8], n: usize) -> usize {
-    if let Some(avx2) = crate::arch::avx2() {
-        return avx2.delta_count_set(bytes, n);
+    if let Some(n_set) = kernels().delta_count_set(bytes, n) {
+        return n_set;
     }
     let (words, rest) = bytes[..n / 8].as_chunks::<8>();
     let whole: u32 = words.iter().map(|word| u64::from_le_bytes(*word).count_ones()).sum();

@@ -4,6 +4,10 @@ use super::decode::Symbols;
 use super::header::Context;
 use super::raw::{self, Planes};
 use super::{MAX_CONTEXTS, Number, Scratch, classes, flags};
+use crate::arch::kernels;
+
+/// Steps that a kernel makes at a time.
+const STEPS: usize = 16;
 
 /// Moves every element of the base by its difference.
 pub(super) fn apply(
@@ -37,11 +41,11 @@ pub(super) fn set_raw_lens(
         }
     }
     raw_lens.resize(symbols.len(), 0);
-    let done = match crate::arch::avx2() {
-        Some(avx2) if tables.iter().all(|context| context.exact.is_none()) => {
+    let done = match kernels() {
+        kernels if tables.iter().all(|context| context.exact.is_none()) => {
             let mut lows = [0; MAX_CONTEXTS];
             lows.iter_mut().zip(tables).for_each(|(low, context)| *low = context.low);
-            avx2.delta_raw_lens(&lows, moved_contexts, symbols, raw_lens)
+            kernels.delta_raw_lens(&lows, moved_contexts, symbols, raw_lens)
         }
         _ => 0,
     };
@@ -62,9 +66,8 @@ fn move_elements(
 ) {
     let plain = tables.iter().all(|context| context.center == 0 && context.exact.is_none());
     let (mut done, mut next, mut at) = (0, 0, [0; 8]);
-    if let Some(avx2) = crate::arch::avx2().filter(|_| plain && number.width == 2) {
-        set_steps(avx2, tables, planes[0], scratch);
-        (done, next) = avx2.delta_apply_16(number.sign, base, &scratch.moved, &scratch.steps, out);
+    if plain && number.width == 2 && set_steps(tables, planes[0], scratch) {
+        (done, next) = kernels().delta_apply_16(number.sign, base, &scratch.moved, &scratch.steps, out);
     }
     done *= 64;
     // Elements that a kernel left need to know where their kept bytes start.
@@ -95,13 +98,16 @@ fn move_elements(
     });
 }
 
-/// The steps of all moved elements of two bytes.
-fn set_steps(avx2: crate::arch::Avx2, tables: &[Context], low_bytes: &[u8], scratch: &mut Scratch) {
+/// The steps of all moved elements of two bytes, unless no kernel makes those of whole vectors; returns whether.
+fn set_steps(tables: &[Context], low_bytes: &[u8], scratch: &mut Scratch) -> bool {
     let Scratch { moved_contexts, symbols, raw_bits, raw_lens, steps, .. } = scratch;
     let n = symbols.len();
     // A kernel reads up to 32 steps at a time.
     steps.resize(n + 32, 0);
-    let (done, taken) = avx2.delta_steps_16(symbols, raw_lens, raw_bits, low_bytes, steps);
+    let (done, taken) = kernels().delta_steps_16(symbols, raw_lens, raw_bits, low_bytes, steps);
+    if done == 0 && n >= STEPS {
+        return false;
+    }
     let number = Number { width: 2, sign: true };
     let mut low_bytes = low_bytes[taken..].iter();
     for at in done..n {
@@ -112,4 +118,5 @@ fn set_steps(avx2: crate::arch::Avx2, tables: &[Context], low_bytes: &[u8], scra
         let step = tables[usize::from(moved_contexts[at])].difference(number, symbols[at], raw);
         steps[at] = u16::try_from(step).unwrap_or(0);
     }
+    true
 }

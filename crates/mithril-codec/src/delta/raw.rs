@@ -6,6 +6,7 @@
 
 use super::flags::keep_flagged;
 use crate::CodecError;
+use crate::arch::kernels;
 use crate::bytes::Cursor;
 use std::borrow::Cow;
 
@@ -103,10 +104,7 @@ pub(super) fn strings<'a>(
 
 /// Hands the bits of a plane to the elements that reach it.
 fn add_plane(plane: u8, string: &[u8], raw_lens: &[u8], bits: &mut [u8]) {
-    let (done, mut at) = match crate::arch::avx2() {
-        Some(avx2) => avx2.delta_add_bits(plane, string, raw_lens, bits),
-        None => (0, 0),
-    };
+    let (done, mut at) = kernels().delta_add_bits(plane, string, raw_lens, bits);
     for (bits, &len) in bits[done..].iter_mut().zip(&raw_lens[done..]) {
         if len % 8 > plane {
             *bits |= (string[at / 8] >> (at % 8) & 1) << plane;
@@ -145,10 +143,7 @@ pub(crate) fn write<'a>(
 /// One bit for each length that is at least this.
 fn flag_from(raw_lens: &[u8], least: u8, words: &mut Vec<u64>) {
     words.resize(raw_lens.len().div_ceil(64), 0);
-    let done = match crate::arch::avx2() {
-        Some(avx2) => avx2.delta_flag_from(raw_lens, least, words),
-        None => 0,
-    };
+    let done = kernels().delta_flag_from(raw_lens, least, words);
     for (word, lens) in words[done..].iter_mut().zip(raw_lens[64 * done..].chunks(64)) {
         *word = lens.iter().rev().fold(0, |word, &len| word << 1 | u64::from(len >= least));
     }
@@ -156,10 +151,7 @@ fn flag_from(raw_lens: &[u8], least: u8, words: &mut Vec<u64>) {
 
 /// Collects the bits of a plane from the elements that reach it.
 fn take_plane(plane: u8, raw_lens: &[u8], bits: &[u8], string: &mut [u8]) {
-    let (done, mut at) = match crate::arch::avx2() {
-        Some(avx2) => avx2.delta_take_bits(plane, raw_lens, bits, string),
-        None => (0, 0),
-    };
+    let (done, mut at) = kernels().delta_take_bits(plane, raw_lens, bits, string);
     for (bits, &len) in bits[done..].iter().zip(&raw_lens[done..]) {
         if len % 8 > plane {
             string[at / 8] |= (bits >> plane & 1) << (at % 8);

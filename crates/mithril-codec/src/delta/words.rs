@@ -9,7 +9,7 @@ use super::flags::Source;
 use super::header::{Context, EXACT_FROM};
 use super::raw::{self, Planes};
 use super::{Centers32, MAX_CONTEXTS, Number, Scratch};
-use crate::arch::Avx2;
+use crate::arch::WordKernels;
 
 /// What the symbols of an element say: whether it is away from its center, in which direction, whether there is a
 /// leading one above its kept bits, and how many it keeps.
@@ -34,10 +34,6 @@ const NO_CONTEXT: u8 = u8::MAX - 1;
 
 /// Where the codes and kept bits of the next elements are.
 #[derive(Debug)]
-#[cfg_attr(
-    not(all(target_arch = "x86_64", not(feature = "scalar-only"))),
-    expect(dead_code, reason = "for kernels")
-)]
 pub(crate) struct Walk<'a> {
     pub(crate) sign: bool,
     /// Centers and exact differences, if any context has others than zero.
@@ -55,8 +51,8 @@ pub(crate) struct Walk<'a> {
 }
 
 /// The kernels that this takes, if the CPU has them and there are such for the number.
-pub(super) fn kernels(number: Number) -> Option<Avx2> {
-    crate::arch::avx2().filter(|avx2| avx2.is_wide() && matches!(number.width, 2 | 4))
+pub(super) fn kernels(number: Number) -> Option<&'static dyn WordKernels> {
+    crate::arch::kernels().delta_words().filter(|_| matches!(number.width, 2 | 4))
 }
 
 /// Moves every element of the base by its difference, if there are kernels for that; returns whether. `kept` is where the
@@ -72,9 +68,9 @@ pub(super) fn apply(
     out: &mut [u8],
     scratch: &mut Scratch,
 ) -> bool {
-    let Some(avx2) = kernels(number) else { return false };
+    let Some(kernels) = kernels(number) else { return false };
     let Scratch { contexts, bucketed, flags, symbols: codes, raw_bits: bits, .. } = scratch;
-    let (codes_at, n_contexts) = join(avx2, tables, symbols, bucketed, flags, codes);
+    let (codes_at, n_contexts) = join(kernels, tables, symbols, bucketed, flags, codes);
     let (bits, bits_at) = raw::strings(planes, kept, BITS_SLACK, bits);
     let plain = tables.iter().all(|context| context.center == 0 && context.exact.is_none());
     let centers = Centers32::new(tables.iter().map(|context| (context.center, context.exact)));
@@ -92,8 +88,8 @@ pub(super) fn apply(
     let whole = n / 64 * 64;
     let word_len = 64 * number.width;
     let mut words = |contexts: &[u8], base: &[u8], out: &mut [u8]| match number.width {
-        2 => avx2.delta_words_16(&mut walk, contexts, base, out),
-        _ => avx2.delta_words_32(&mut walk, contexts, base, out),
+        2 => kernels.move_16(&mut walk, contexts, base, out),
+        _ => kernels.move_32(&mut walk, contexts, base, out),
     };
     words(&contexts[..whole], &base[..whole * number.width], &mut out[..whole * number.width]);
     // The last elements as a whole word: those that do not exist are in no context.
@@ -109,7 +105,7 @@ pub(super) fn apply(
 /// Makes the codes of all elements of the contexts that have any, in the order of the coder. Returns these contexts, where
 /// the codes of each start, and how many contexts these are.
 fn join(
-    avx2: Avx2,
+    kernels: &dyn WordKernels,
     tables: &[Context],
     symbols: &Symbols,
     classes: &[u8],
@@ -127,9 +123,9 @@ fn join(
         let classes = &classes[symbols.starts[at]..];
         match symbols.sources[at] {
             Source::None => continue,
-            Source::All => avx2.delta_codes_of_all(&code_of, classes, &mut codes[end..], n),
+            Source::All => kernels.codes_of_all(&code_of, classes, &mut codes[end..], n),
             Source::Bits(first) => {
-                avx2.delta_codes_of_flagged(&code_of, &flags[first / 8..], classes, &mut codes[end..], n);
+                kernels.codes_of_flagged(&code_of, &flags[first / 8..], classes, &mut codes[end..], n);
             }
         }
         codes_at[n_contexts] = (at.to_le_bytes()[0], end);

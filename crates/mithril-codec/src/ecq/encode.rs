@@ -1,7 +1,8 @@
 //! A matrix of symbols to blocks.
 
 use super::{Escape, HEADER_LEN, OFFSET_UNIT, Shape, block_sum, kind, low_bits};
-use crate::entropy::rans8::{COUNTED, EncodeState, EncodeTable, Frequencies, LANES, encode_groups};
+use crate::arch::kernels;
+use crate::entropy::rans8::{EncodeState, EncodeTable, Frequencies, LANES, encode_groups};
 
 /// What becomes of the symbols.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -69,13 +70,8 @@ fn count(symbols: &[u8]) -> [u32; 16] {
     // Pieces are short enough for their counts, and a matrix may be too long for its own.
     for piece in symbols.chunks(1 << 24) {
         let mut own = [0; 16];
-        let mut rest = piece;
-        if let Some(avx2) = crate::arch::avx2() {
-            let whole = piece.len() / COUNTED * COUNTED;
-            avx2.count_all(&piece[..whole], 0, &mut own);
-            rest = &piece[whole..];
-        }
-        for &symbol in rest {
+        let done = kernels().count_values(piece, 0, &mut own);
+        for &symbol in &piece[done..] {
             own[usize::from(symbol)] += 1;
         }
         assert_eq!(own.iter().sum::<u32>() as usize, piece.len(), "symbols are below 16");
@@ -191,7 +187,8 @@ fn encode_four(
 ) {
     let block_len = four.len() / 4;
     let blocks = std::array::from_fn(|stream| &four[stream * block_len..][..block_len]);
-    if crate::arch::avx2().is_some_and(|avx2| avx2.rans8_encode_apart(state, table, blocks)) {
+    let (streams, room) = state.streams();
+    if kernels().rans8_encode_apart(streams, room, table, blocks) {
         return;
     }
     woven.resize(block_len / LANES, [[0; LANES]; 4]);

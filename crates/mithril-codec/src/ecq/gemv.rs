@@ -12,7 +12,8 @@
 use super::decode::{Coded, Content};
 use super::low_bits;
 use crate::CodecError;
-use crate::entropy::rans8::{DecodeState, LANES};
+use crate::arch::kernels;
+use crate::entropy::rans8::{DecodeState, DecodeTable, LANES};
 use std::ops::Range;
 
 /// The symbol of weights that are kept beside the codes.
@@ -89,6 +90,17 @@ impl Activations {
     }
 }
 
+/// Four blocks of a matrix whose symbols kernels multiply as they decode them.
+pub(crate) struct FourBlocks<'a> {
+    pub(crate) table: &'a DecodeTable,
+    /// The bytes that hold their streams.
+    pub(crate) data: &'a [u8],
+    /// Low bits of the rows of each.
+    pub(crate) low: [&'a [u8]; 4],
+    /// Rows of each.
+    pub(crate) rows: usize,
+}
+
 /// The sum of a row, whose weights come 64 at a time in their natural order.
 fn sum_of(row: impl Iterator<Item = [f32; PIECE]>, x: &Activations) -> f32 {
     let mut p = [0f32; PARTIAL_SUMS];
@@ -115,8 +127,8 @@ pub(crate) fn join(p: [f32; PARTIAL_SUMS]) -> f32 {
 pub fn dot_plain_bf16(weights: &[u8], x: &Activations, out: &mut [f32]) {
     let columns = x.0.len();
     assert_eq!(weights.len(), 2 * columns * out.len(), "a row for every product");
-    if let Some(avx2) = crate::arch::avx2() {
-        return avx2.dot_plain_bf16(weights, x, out);
+    if kernels().dot_plain_bf16(weights, x, out) {
+        return;
     }
     for (row, out) in weights.chunks_exact(2 * columns).zip(out) {
         let single = |bytes: &[u8; 2]| f32::from_bits(u32::from(u16::from_le_bytes(*bytes)) << 16);
@@ -134,8 +146,8 @@ pub fn dot_plain_levels(packed: &[u8], levels: &[i8], x: &[i8], out: &mut [i32])
     let row_len = x.len() / 2;
     assert!(levels.len() == 16 && x.len().is_multiple_of(64) && x.len() <= MAX_COLUMNS);
     assert_eq!(packed.len(), row_len * out.len(), "a row for every sum");
-    if let Some(avx2) = crate::arch::avx2() {
-        return avx2.dot_plain_levels(packed, levels, x, out);
+    if kernels().dot_plain_levels(packed, levels, x, out) {
+        return;
     }
     let mut codes = vec![0; x.len()];
     for (row, out) in packed.chunks_exact(row_len).zip(out) {
@@ -168,21 +180,12 @@ impl Coded<'_> {
         for (first, out) in blocks.clone().step_by(4).zip(out.chunks_mut(4 * rows_per_block)) {
             let four = first..(first + 4).min(blocks.end);
             let mut done = 0;
-            if let Some(avx2) = crate::arch::avx2()
-                && shape.low_bits() <= 2
+            if shape.low_bits() <= 2
                 && let Some((mut state, table)) = self.state_of_four(four.clone())?
             {
                 let low = std::array::from_fn(|idx| self.low_rows(shape.rows_of(four.start + idx)));
-                done = avx2.ecq_dot_levels(
-                    &mut state,
-                    table,
-                    self.compressed(),
-                    levels,
-                    low,
-                    x,
-                    rows_per_block,
-                    out,
-                );
+                let four = FourBlocks { table, data: self.compressed(), low, rows: rows_per_block };
+                done = kernels().ecq_dot_levels(state.streams(), &four, levels, x, out);
                 if done == rows_per_block {
                     self.check_ends(&state)?;
                     continue;
@@ -234,20 +237,10 @@ impl Coded<'_> {
         for (first, out) in blocks.clone().step_by(4).zip(out.chunks_mut(4 * rows_per_block)) {
             let four = first..(first + 4).min(blocks.end);
             let mut done = 0;
-            if let Some(avx2) = crate::arch::avx2()
-                && let Some((mut state, table)) = self.state_of_four(four.clone())?
-            {
+            if let Some((mut state, table)) = self.state_of_four(four.clone())? {
                 let low = std::array::from_fn(|idx| self.low_rows(shape.rows_of(four.start + idx)));
-                done = avx2.ecq_dot_bf16(
-                    &mut state,
-                    table,
-                    self.compressed(),
-                    exponents,
-                    low,
-                    x,
-                    rows_per_block,
-                    out,
-                );
+                let four = FourBlocks { table, data: self.compressed(), low, rows: rows_per_block };
+                done = kernels().ecq_dot_bf16(state.streams(), &four, exponents, x, out);
                 if done == rows_per_block {
                     self.check_ends(&state)?;
                     continue;
@@ -255,9 +248,9 @@ impl Coded<'_> {
             }
             for (idx, out) in four.zip(out.chunks_mut(rows_per_block)) {
                 let low = self.low_rows(shape.rows_of(idx));
-                if let (Some(avx2), Content::Packed(packed)) = (crate::arch::avx2(), self.block(idx)?.content)
+                if let Content::Packed(packed) = self.block(idx)?.content
+                    && kernels().ecq_dot_bf16_packed(packed, low, exponents, x, out)
                 {
-                    avx2.ecq_dot_bf16_packed(packed, low, exponents, x, out);
                     continue;
                 }
                 symbols.resize(shape.n_symbols(idx), 0);
@@ -281,7 +274,7 @@ impl Coded<'_> {
     fn state_of_four(
         &self,
         four: Range<usize>,
-    ) -> Result<Option<(DecodeState<4>, &crate::entropy::rans8::DecodeTable)>, CodecError> {
+    ) -> Result<Option<(DecodeState<4>, &DecodeTable)>, CodecError> {
         if four.len() != 4 || self.shape().rows_of(four.end - 1).len() != self.shape().rows_per_block() {
             return Ok(None);
         }

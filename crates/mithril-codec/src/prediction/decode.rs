@@ -3,6 +3,7 @@
 use super::encode::{layout, set_tables};
 use super::{Format, Prediction, Scratch, symbols};
 use crate::CodecError;
+use crate::arch::{Kernels, kernels};
 use crate::bytes::Cursor;
 use crate::delta::raw;
 use crate::entropy::rans12;
@@ -26,7 +27,7 @@ pub(crate) fn decode(
     predicted.resize(n, 0);
     scales.resize(n, 0);
     contexts.resize(n, 0);
-    let kernels = crate::arch::avx2();
+    let kernels = kernels();
     predictor.tiles(first, n, base, sums, |at, tile| {
         tile.predict(kernels, &mut predicted[at..], &mut scales[at..], &mut contexts[at..]);
     })?;
@@ -41,9 +42,8 @@ pub(crate) fn decode(
     raw_lens.resize(n, 0);
     let n_value_tables = (0..decode.len()).filter(|&table| tables.is_value(table)).count();
     let n_value_tables = u8::try_from(n_value_tables).unwrap_or(0);
-    let done = kernels.map_or(0, |avx2| {
-        avx2.predicted_raw_lens(format, tables.detail, n_value_tables, contexts, symbols, raw_lens)
-    });
+    let rules = TableRules { format, detail: tables.detail, n_value_tables };
+    let done = kernels.predicted_raw_lens(rules, contexts, symbols, raw_lens);
     let places = contexts[done..].iter().zip(&symbols[done..]);
     for (len, (&table, &symbol)) in raw_lens[done..].iter_mut().zip(places) {
         *len = steps[usize::from(table)].raw_lens[usize::from(symbol)];
@@ -61,9 +61,7 @@ pub(crate) fn decode(
         raw_bits,
         planes,
     };
-    if let Some(avx2) = kernels {
-        elements.restore_whole_vectors(avx2, prediction, n_value_tables, out);
-    }
+    elements.restore_whole_vectors(kernels, rules, out);
     format.known(|format| elements.restore(format, &steps, out));
     let tail = &mut out[n * width..];
     if cursor.rest().len() != tail.len() {
@@ -79,7 +77,7 @@ const SLACK: usize = 64;
 /// Takes the symbols of all tables in the order of the elements. There are `SLACK` bytes behind the last bucket.
 fn merge(tables: &[u8], starts: &mut [usize], bucketed: &[u8], symbols: &mut Vec<u8>) {
     symbols.resize(tables.len(), 0);
-    let done = crate::arch::avx2().map_or(0, |avx2| avx2.merge_buckets(tables, starts, bucketed, symbols));
+    let done = kernels().merge_buckets(tables, starts, bucketed, symbols);
     for (symbol, &table) in symbols[done..].iter_mut().zip(&tables[done..]) {
         let start = &mut starts[usize::from(table)];
         *symbol = bucketed[*start];
@@ -128,16 +126,18 @@ struct Elements<'a> {
     planes: [&'a [u8]; 8],
 }
 
-/// What kernels see of [`Elements`].
-#[cfg_attr(
-    not(all(target_arch = "x86_64", not(feature = "scalar-only"))),
-    expect(dead_code, reason = "for kernels")
-)]
-pub(crate) struct CodedElements<'a> {
-    pub(crate) mantissa: u8,
+/// What the symbols of a block mean.
+#[derive(Clone, Copy)]
+pub(crate) struct TableRules {
+    pub(crate) format: Format,
     pub(crate) detail: u8,
     /// Tables below this code sizes.
     pub(crate) n_value_tables: u8,
+}
+
+/// What kernels see of [`Elements`].
+pub(crate) struct CodedElements<'a> {
+    pub(crate) rules: TableRules,
     pub(crate) predicted: &'a [u32],
     pub(crate) scales: &'a [i16],
     pub(crate) tables: &'a [u8],
@@ -149,17 +149,9 @@ pub(crate) struct CodedElements<'a> {
 
 impl Elements<'_> {
     /// Writes as many elements as a kernel can.
-    fn restore_whole_vectors(
-        &mut self,
-        avx2: crate::arch::Avx2,
-        prediction: &Prediction,
-        n_value_tables: u8,
-        out: &mut [u8],
-    ) {
+    fn restore_whole_vectors(&mut self, kernels: &dyn Kernels, rules: TableRules, out: &mut [u8]) {
         let elements = CodedElements {
-            mantissa: u8::try_from(prediction.predictor.format.mantissa()).unwrap_or(0),
-            detail: prediction.tables.detail,
-            n_value_tables,
+            rules,
             predicted: self.predicted,
             scales: self.scales,
             tables: self.tables,
@@ -168,8 +160,7 @@ impl Elements<'_> {
             raw_bits: self.raw_bits,
             planes: [self.planes[0], self.planes[1], self.planes[2], self.planes[3]],
         };
-        let width = prediction.predictor.format.width();
-        (self.done, self.at) = avx2.restore_predicted(width, &elements, out);
+        (self.done, self.at) = kernels.restore_predicted(&elements, out);
     }
 
     /// Writes all elements. Inlined, so that the compiler knows the format.

@@ -1,8 +1,9 @@
 //! From elements to a predicted block, and to counts that tables are chosen by.
 
 use super::symbols::MAX_DETAIL;
-use super::tile::{Coded, Lists, TILE};
+use super::tile::{Coded, Lists, TILE, TileSymbols};
 use super::{N_CONTEXTS, Prediction, Predictor, Scratch, Tables};
+use crate::arch::kernels;
 use crate::delta::raw;
 use crate::entropy::rans12::{self, LANES, Run};
 
@@ -39,11 +40,12 @@ impl Counts {
 /// When they are not, or the base is missing or shorter.
 pub fn count(predictor: &Predictor, first: usize, base: Option<&[u8]>, source: &[u8], counts: &mut Counts) {
     let width = predictor.format.width();
-    let kernels = crate::arch::avx2();
+    let kernels = kernels();
     let (mut lists, mut contexts, mut symbols) = (Lists::new(), [0; TILE], [0; TILE]);
     let tiles = predictor.tiles(first, source.len() / width, base, &mut Vec::new(), |at, tile| {
         let source = &source[at * width..][..tile.len * width];
-        tile.symbols(kernels, MAX_DETAIL, source, &mut lists, (&mut contexts, &mut symbols));
+        let mut out = TileSymbols { contexts: &mut contexts, symbols: &mut symbols };
+        tile.symbols(kernels, MAX_DETAIL, source, &mut lists, &mut out);
         let places = contexts[..tile.len].as_chunks::<2>();
         let coded = symbols[..tile.len].as_chunks::<2>();
         for (&[a, b], &[of_a, of_b]) in places.0.iter().zip(coded.0) {
@@ -72,7 +74,7 @@ pub(crate) fn encode(
     for list in [&mut *contexts, symbols, raw_lens, raw_bits].into_iter().chain(&mut *low_bytes) {
         list.resize(n, 0);
     }
-    let kernels = crate::arch::avx2();
+    let kernels = kernels();
     let mut lists = Lists::new();
     let tiles = predictor.tiles(first, n, base, sums, |at, tile| {
         let places = at..at + tile.len;
@@ -104,7 +106,7 @@ pub(crate) fn encode(
 pub(super) fn set_tables(of_contexts: &[u8; N_CONTEXTS], contexts: &mut [u8]) -> Option<()> {
     let mut table_of = [u8::MAX; 64];
     table_of[..N_CONTEXTS].copy_from_slice(of_contexts);
-    let done = crate::arch::avx2().map_or(0, |avx2| avx2.look_up_64(&table_of, contexts));
+    let done = kernels().look_up_64(&table_of, contexts);
     for context in &mut contexts[done..] {
         *context = table_of[usize::from(*context) % 64];
     }
@@ -117,10 +119,8 @@ fn bucket(tables_of: &[u8], symbols: &[u8], tables: &Tables, bucketed: &mut Vec<
     let (mut starts, runs, n) = layout(tables_of, tables.tables.len());
     bucketed.clear();
     bucketed.resize(n, 0);
-    let kernel = crate::arch::avx2();
-    let done = kernel.map_or(0, |avx2| {
-        avx2.split_buckets(tables_of, symbols, &mut starts[..tables.tables.len()], bucketed)
-    });
+    let starts_of_tables = &mut starts[..tables.tables.len()];
+    let done = kernels().split_buckets(tables_of, symbols, starts_of_tables, bucketed);
     for (&table, &symbol) in tables_of[done..].iter().zip(&symbols[done..]) {
         let start = &mut starts[usize::from(table)];
         bucketed[*start] = symbol;
@@ -142,8 +142,7 @@ fn bucket(tables_of: &[u8], symbols: &[u8], tables: &Tables, bucketed: &mut Vec<
 /// Where the symbols of each table start, the runs of groups, and the symbols of all groups.
 pub(super) fn layout(tables_of: &[u8], n_tables: usize) -> ([usize; N_CONTEXTS], Vec<Run>, usize) {
     let mut counts = [0; N_CONTEXTS];
-    let kernel = crate::arch::avx2();
-    let done = kernel.map_or(0, |avx2| avx2.count_buckets(tables_of, &mut counts[..n_tables]));
+    let done = kernels().count_buckets(tables_of, &mut counts[..n_tables]);
     // Four counters for each, so that equal neighbours do not wait for each other.
     let mut counters = [[0usize; 4]; N_CONTEXTS];
     let (fours, rest) = tables_of[done..].as_chunks::<4>();

@@ -2,6 +2,7 @@
 
 use super::symbols::{class_of, steps_of};
 use crate::CodecError;
+use crate::arch::kernels;
 use crate::bytes::Cursor;
 use crate::contexts::MAX_LISTED;
 use crate::entropy::stream::{self, Allowed};
@@ -89,10 +90,7 @@ impl LowRank {
         let pairs = of_rows.as_chunks::<2>().0;
         sums.clear();
         sums.resize(rows.len() * n_columns, 0);
-        let done = match crate::arch::avx2() {
-            Some(avx2) => avx2.low_rank_sums(pairs, n_pairs, &self.columns, n_columns, sums),
-            None => 0,
-        };
+        let done = kernels().low_rank_sums(pairs, n_pairs, &self.columns, n_columns, sums);
         for (pairs, sums) in pairs.chunks_exact(n_pairs).zip(sums.chunks_exact_mut(n_columns)) {
             for (&[u, v], columns) in pairs.iter().zip(self.columns.chunks_exact(2 * n_columns)) {
                 let (u, v) = (i32::from(u), i32::from(v));

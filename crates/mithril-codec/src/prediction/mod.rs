@@ -30,7 +30,7 @@ pub(crate) mod tile;
 #[cfg(test)]
 mod tests;
 
-pub(crate) use decode::{CodedElements, decode};
+pub(crate) use decode::{CodedElements, TableRules, decode};
 pub(crate) use encode::encode;
 pub use encode::{Counts, count};
 pub use low_rank::{Factors, LowRank};

@@ -2,6 +2,8 @@
 //!
 //! Every sum adds its products one after the other, each rounded on its own, so that vectors of any width give the same.
 
+use crate::arch::kernels;
+
 /// Columns of the right matrix that a kernel works on at a time.
 pub const PRODUCT_COLUMNS: usize = 16;
 
@@ -16,10 +18,7 @@ pub fn add_products(left: &[f32], right: &[f32], width: usize, sums: &mut [f32])
     if inner == 0 {
         return;
     }
-    let done = match crate::arch::avx2() {
-        Some(avx2) => avx2.add_products(left, right, width, sums),
-        None => 0,
-    };
+    let done = kernels().add_products(left, right, width, sums);
     for (row, sums) in left.chunks_exact(inner).zip(sums.chunks_exact_mut(width)).skip(done) {
         for (x, right) in row.iter().zip(right.chunks_exact(width)) {
             sums.iter_mut().zip(right).for_each(|(sum, y)| *sum += x * y);
@@ -30,7 +29,7 @@ pub fn add_products(left: &[f32], right: &[f32], width: usize, sums: &mut [f32])
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::arch::{Kernels, with_kernels};
+    use crate::arch::{KernelSet, kernel_sets, with_kernels};
 
     #[test]
     fn kernels_multiply_like_the_scalar_code() {
@@ -40,13 +39,13 @@ mod tests {
         let shapes = [(1, 1, 16), (8, 5, 16), (17, 33, 48), (9, 70, 80), (8, 3, 20)];
         for (n_rows, inner, width) in shapes.into_iter().step_by(crate::sizes(1, 4)) {
             let (left, right) = (entries(n_rows * inner, 1), entries(inner * width, 2));
-            let product = |kernels: Kernels| -> Vec<u32> {
+            let product = |kernels: KernelSet| -> Vec<u32> {
                 let mut sums = entries(n_rows * width, 3);
                 with_kernels(kernels, || add_products(&left, &right, width, &mut sums));
                 sums.into_iter().map(f32::to_bits).collect()
             };
-            let expected = product(Kernels::None);
-            assert!(product(Kernels::All) == expected && product(Kernels::Avx2) == expected);
+            let expected = product(KernelSet::Scalar);
+            assert!(kernel_sets().all(|kernels| product(kernels) == expected));
         }
     }
 }

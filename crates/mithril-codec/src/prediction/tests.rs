@@ -1,7 +1,7 @@
 //! Predicted blocks come back for every format and bit pattern, and damage is refused.
 
 use super::*;
-use crate::arch::{Kernels, with_kernels};
+use crate::arch::{kernel_sets, with_kernels};
 use crate::bytes::Cursor;
 use crate::sizes;
 
@@ -133,10 +133,10 @@ fn check(predictor: &Predictor, source: &[u8], base: &[u8]) -> usize {
         block
     };
     let block = coded();
-    for kernels in [Kernels::All, Kernels::Avx2, Kernels::None] {
+    for kernels in kernel_sets() {
         with_kernels(kernels, || {
             assert!(self::prediction(predictor, source, base).tables == prediction.tables, "{kernels:?}");
-            assert!(kernels == Kernels::All || coded() == block, "{kernels:?} {predictor:?}");
+            assert!(coded() == block, "{kernels:?} {predictor:?}");
             let out = decoded(&prediction, &block, base, source.len()).unwrap();
             assert!(out == source, "{kernels:?} {predictor:?}");
         });
@@ -244,7 +244,7 @@ fn kernels_sum_like_the_scalar_code() {
     for row_len in [1, 31, 32, 33, 63, 64, 100].into_iter().step_by(sizes(1, 3)) {
         for rank in [1, 2, 5, 64].into_iter().take(sizes(4, 2)) {
             let low_rank = factors(rank, 9, row_len);
-            for kernels in [Kernels::All, Kernels::Avx2, Kernels::None] {
+            for kernels in kernel_sets() {
                 let mut sums = vec![7];
                 with_kernels(kernels, || low_rank.sum_rows(2..9, &mut sums));
                 assert_eq!(sums.len(), 7 * row_len);

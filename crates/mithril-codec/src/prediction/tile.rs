@@ -6,7 +6,7 @@
 use super::low_rank::scaled;
 use super::symbols::{distance_word, is_value, value_word};
 use super::{Format, LOWEST, N_CONTEXTS};
-use crate::arch::Avx2;
+use crate::arch::Kernels;
 
 /// Elements of a tile at most.
 pub(super) const TILE: usize = 512;
@@ -46,6 +46,12 @@ pub(crate) struct Coded<'a> {
     pub(super) low_bytes: [&'a mut [u8]; 4],
 }
 
+/// Where the symbols of a tile alone are put, and their contexts.
+pub(crate) struct TileSymbols<'a> {
+    pub(super) contexts: &'a mut [u8],
+    pub(super) symbols: &'a mut [u8],
+}
+
 /// What is known of each element of a tile on the way to its symbol. Kept from tile to tile.
 pub(crate) struct Lists {
     predicted: [u32; TILE],
@@ -67,44 +73,41 @@ impl Tile<'_> {
     /// Sets predictions, scales and contexts.
     pub(super) fn predict(
         &self,
-        kernels: Option<Avx2>,
+        kernels: &dyn Kernels,
         predicted: &mut [u32],
         scales: &mut [i16],
         contexts: &mut [u8],
     ) {
-        match kernels {
-            Some(avx2) => avx2.predict_tile(self, predicted, scales, contexts),
-            None => predict(self, predicted, scales, contexts),
+        if !kernels.predict_tile(self, predicted, scales, contexts) {
+            predict(self, predicted, scales, contexts);
         }
     }
 
     /// Sets contexts and symbols of these elements, with so many leading bits of distances told apart.
     pub(super) fn symbols(
         &self,
-        kernels: Option<Avx2>,
+        kernels: &dyn Kernels,
         detail: u8,
         source: &[u8],
         lists: &mut Lists,
-        (contexts, symbols): (&mut [u8], &mut [u8]),
+        out: &mut TileSymbols<'_>,
     ) {
-        match kernels {
-            Some(avx2) => avx2.symbols_of_tile(self, detail, source, lists, contexts, symbols),
-            None => set_symbols(self, detail, source, lists, contexts, symbols),
+        if !kernels.symbols_of_tile(self, detail, source, lists, out) {
+            set_symbols(self, detail, source, lists, out);
         }
     }
 
     /// Sets all there is to be coded of these elements.
     pub(super) fn code(
         &self,
-        kernels: Option<Avx2>,
+        kernels: &dyn Kernels,
         detail: u8,
         source: &[u8],
         lists: &mut Lists,
         coded: &mut Coded<'_>,
     ) {
-        match kernels {
-            Some(avx2) => avx2.code_tile(self, detail, source, lists, coded),
-            None => code(self, detail, source, lists, coded),
+        if !kernels.code_tile(self, detail, source, lists, coded) {
+            code(self, detail, source, lists, coded);
         }
     }
 }
@@ -221,11 +224,10 @@ pub(crate) fn set_symbols(
     detail: u8,
     source: &[u8],
     lists: &mut Lists,
-    contexts: &mut [u8],
-    symbols: &mut [u8],
+    out: &mut TileSymbols<'_>,
 ) {
-    set_words(tile, detail, source, lists, contexts);
-    for (symbol, &word) in symbols.iter_mut().zip(&lists.words[..tile.len]) {
+    set_words(tile, detail, source, lists, out.contexts);
+    for (symbol, &word) in out.symbols.iter_mut().zip(&lists.words[..tile.len]) {
         *symbol = low_byte(word);
     }
 }

@@ -6,17 +6,11 @@
 //! [`dot_singles`] over weights in memory give these very bits.
 
 use super::values::{Groups, Numbers};
+use crate::arch::kernels;
 use crate::ecq::low_bits;
 
 /// Partial sums of a product.
 pub(crate) const PARTIAL_SUMS: usize = 32;
-
-/// Vectors that are multiplied at once, so that a weight is made once for all of them.
-#[cfg_attr(
-    not(all(target_arch = "x86_64", not(feature = "scalar-only"))),
-    expect(dead_code, reason = "for kernels")
-)]
-pub(crate) const MAX_AT_ONCE: usize = 4;
 
 /// Some vectors of one length, each behind the other, with zeros up to a multiple of 64.
 #[derive(Debug, Clone, PartialEq)]
@@ -89,11 +83,7 @@ impl CodeRow<'_> {
                 (self.numbers, self.n_low),
                 (Numbers::Listed(_), 0) | (Numbers::Signed { .. } | Numbers::Whole, 1 | 2 | 4)
             );
-        if has_kernel && let Some(avx2) = crate::arch::avx2() {
-            let at_once = avx2.vectors_at_once();
-            for (x, out) in x.padded.chunks(at_once * padded).zip(out.chunks_mut(at_once)) {
-                avx2.dot_codes(self, columns, x, out);
-            }
+        if has_kernel && kernels().dot_codes(self, columns, &x.padded, out) {
             return;
         }
         let (mut codes, mut weights) = (vec![0; padded], vec![0.0; columns]);
@@ -141,7 +131,7 @@ pub(crate) fn join(mut sums: [f32; PARTIAL_SUMS]) -> f32 {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::arch::{Kernels, with_kernels};
+    use crate::arch::{kernel_sets, with_kernels};
     use crate::sizes;
 
     #[test]
@@ -181,7 +171,7 @@ mod tests {
                     x.chunks_exact(columns).map(|x| dot_singles(&weights, x).to_bits()).collect();
                 let inputs = Inputs::new(&x, columns);
                 assert_eq!((inputs.count(), inputs.columns()), (n, columns));
-                for kernels in [Kernels::None, Kernels::Avx2, Kernels::All] {
+                for kernels in kernel_sets() {
                     let mut out = vec![0.0; n];
                     with_kernels(kernels, || row.dot(&inputs, &mut out));
                     let bits: Vec<u32> = out.iter().map(|sum| sum.to_bits()).collect();

@@ -12,6 +12,7 @@ use super::{
     runs_fit,
 };
 use crate::CodecError;
+use crate::arch::kernels;
 use crate::bytes::Cursor;
 
 /// For each of 4096 slots the symbol that owns it and the place of the slot among those of the symbol.
@@ -154,11 +155,9 @@ pub fn decode_into(
     tables: &[DecodeTable],
     symbols: &mut [u8],
 ) -> Result<(), CodecError> {
-    if let Some(avx2) = crate::arch::avx2() {
-        let kernel = |states: &mut _, cells: &_, words: &_, groups: &mut _| {
-            avx2.rans12_decode_groups(states, cells, words, groups)
-        };
-        return decode_with(kernel, coded, runs, tables, symbols);
-    }
-    decode_with(|_, _, _, _| (0, 0), coded, runs, tables, symbols)
+    let kernels = kernels();
+    let kernel = |states: &mut _, cells: &_, words: &_, groups: &mut _| {
+        kernels.rans12_decode_groups(states, cells, words, groups)
+    };
+    decode_with(kernel, coded, runs, tables, symbols)
 }

@@ -1,7 +1,8 @@
 //! Decoding groups of symbols: the scalar definition, and the choice of a kernel.
 
-use super::{DecodeTable, LANES, REST};
+use super::{DecodeTable, LANES, REST, Streams};
 use crate::CodecError;
+use crate::arch::kernels;
 use crate::bytes::Cursor;
 
 /// Where a decoder stands: the lanes of `N` streams, and how far each stream has been read.
@@ -51,9 +52,9 @@ impl<const N: usize> DecodeState<N> {
         Ok(Self { planes, at, ends })
     }
 
-    /// The state as one of four streams, if it is.
-    pub(crate) fn as_four(&mut self) -> Option<&mut DecodeState<4>> {
-        (self as &mut dyn std::any::Any).downcast_mut()
+    /// The streams as kernels take them.
+    pub(crate) fn streams(&mut self) -> Streams<'_> {
+        Streams { planes: &mut self.planes, at: &mut self.at }
     }
 
     /// Whether every lane stands where encoding started.
@@ -85,10 +86,7 @@ pub(crate) fn decode_groups<const N: usize>(
     data: &[u8],
     out: &mut [u8],
 ) -> Result<(), CodecError> {
-    let done = match crate::arch::fast() {
-        Some(kernels) => kernels.rans8_decode(state, table, values, data, out),
-        None => 0,
-    };
+    let done = kernels().rans8_decode(state.streams(), table, values, data, out);
     if done == out.len() {
         return Ok(());
     }
@@ -106,10 +104,7 @@ pub(crate) fn decode_apart<const N: usize>(
     data: &[u8],
     mut outs: [&mut [u8]; N],
 ) -> Result<(), CodecError> {
-    let done = match crate::arch::fast() {
-        Some(kernels) => kernels.rans8_decode_apart(state, table, data, &mut outs),
-        None => 0,
-    };
+    let done = kernels().rans8_decode_apart(state.streams(), table, data, &mut outs);
     let len = outs.first().map_or(0, |out| out.len());
     if done == len {
         return Ok(());

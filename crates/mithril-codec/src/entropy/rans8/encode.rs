@@ -1,6 +1,7 @@
 //! Encoding groups of symbols, backwards: the scalar definition, and the choice of a kernel.
 
-use super::{EncodeTable, LANES, REST};
+use super::{EncodeTable, LANES, REST, Streams};
+use crate::arch::kernels;
 
 /// Where an encoder stands: the lanes of `N` streams, and the bytes written so far, which grow downwards.
 #[derive(Debug)]
@@ -30,6 +31,11 @@ impl<'a, const N: usize> EncodeState<'a, N> {
         let mut plane = [low; 2 * LANES];
         plane[..LANES].fill(high);
         Self { planes: [plane; N], room, at: ends, ends }
+    }
+
+    /// The streams, and the room that they are written to.
+    pub(crate) fn streams(&mut self) -> (Streams<'_>, &mut [u8]) {
+        (Streams { planes: &mut self.planes, at: &mut self.at }, self.room)
     }
 
     /// Bytes that [`EncodeState::write`] writes.
@@ -72,9 +78,9 @@ pub(crate) fn encode_groups<const N: usize>(
     symbols: &[u8],
     next: &[u8],
 ) {
-    match crate::arch::fast() {
-        Some(kernels) => kernels.rans8_encode(state, table, symbols, next),
-        None => encode_groups_scalar(state, table, symbols),
+    let (streams, room) = state.streams();
+    if !kernels().rans8_encode(streams, room, table, symbols, next) {
+        encode_groups_scalar(state, table, symbols);
     }
 }
 

@@ -135,10 +135,6 @@ impl DecodeTable {
 /// AVX2 has no room for a table of 256 bytes. It lays the alias ranks of all symbols in one row;
 /// every divided bucket is one piece of that row, inside which the distance from row to slot is constant.
 #[derive(Debug, Clone, Copy)]
-#[cfg_attr(
-    not(all(target_arch = "x86_64", not(feature = "scalar-only"))),
-    expect(dead_code, reason = "part of it is for the vector kernel")
-)]
 pub(crate) struct EncodeTable {
     pub(crate) freq: [u8; 16],
     pub(crate) divider: [u8; 16],

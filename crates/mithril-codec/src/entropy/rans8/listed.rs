@@ -5,6 +5,7 @@
 
 use super::Frequencies;
 use super::window::{Window, sample_histogram};
+use crate::arch::kernels;
 
 /// Values of a plane that can be listed: all below this.
 pub(crate) const LISTABLE: usize = 64;
@@ -90,10 +91,7 @@ impl Symbols {
 
     /// Turns values into symbols in place. Escapes become the first symbol, that of the most frequent value.
     fn map(&self, plane: &mut [u8], escapes: &mut Vec<u32>) {
-        let done = match crate::arch::fast() {
-            Some(kernels) => kernels.map_listed(self, plane, escapes),
-            None => 0,
-        };
+        let done = kernels().map_listed(self, plane, escapes);
         self.map_scalar(done, plane, escapes);
     }
 
@@ -111,7 +109,7 @@ impl Symbols {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::arch::{Kernels, with_kernels};
+    use crate::arch::{kernel_sets, with_kernels};
     use crate::sizes;
 
     /// Two runs of values, one of them rare, and single others.
@@ -147,7 +145,7 @@ mod tests {
             let values: Vec<u8> = (0..n).map(|i| u8::try_from(i * 37 % 64).unwrap()).collect();
             let (mut scalar, mut scalar_escapes) = (values.clone(), Vec::new());
             map.map_scalar(0, &mut scalar, &mut scalar_escapes);
-            for kernels in [Kernels::All, Kernels::Avx2] {
+            for kernels in kernel_sets() {
                 let (mut kernel, mut kernel_escapes) = (values.clone(), Vec::new());
                 with_kernels(kernels, || map.map(&mut kernel, &mut kernel_escapes));
                 assert!(kernel == scalar && kernel_escapes == scalar_escapes, "{kernels:?} n {n}");

@@ -27,18 +27,36 @@ pub(crate) use encode::{EncodeState, encode_groups};
 pub use frequencies::Frequencies;
 pub(crate) use frequencies::{DecodeTable, EncodeTable};
 
-#[cfg(all(target_arch = "x86_64", not(feature = "scalar-only")))]
-pub(crate) use listed::LISTABLE;
 pub use listed::ListedValues;
 pub(crate) use listed::Symbols;
 pub(crate) use window::COUNTED;
 pub use window::Window;
-#[cfg(all(target_arch = "x86_64", not(feature = "scalar-only")))]
 pub(crate) use window::sampled_groups;
 pub(crate) use window::values_from;
 
 /// Lanes of one stream.
 pub(crate) const LANES: usize = 32;
+
+/// The streams of a coder as kernels take them, one to four: their lanes, and where each goes on.
+pub(crate) struct Streams<'a> {
+    /// Per stream 32 high bytes, then 32 low bytes: the layout of the file and of the registers.
+    pub(crate) planes: &'a mut [[u8; 2 * LANES]],
+    /// The next byte of each stream, as an offset into the data; or the last written, into the room.
+    pub(crate) at: &'a mut [usize],
+}
+
+/// The same of `N` streams.
+pub(crate) struct StreamsOf<'a, const N: usize> {
+    pub(crate) planes: &'a mut [[u8; 2 * LANES]; N],
+    pub(crate) at: &'a mut [usize; N],
+}
+
+impl<'a> Streams<'a> {
+    /// The streams as arrays, if there are `N`.
+    pub(crate) fn of<const N: usize>(self) -> Option<StreamsOf<'a, N>> {
+        Some(StreamsOf { planes: self.planes.try_into().ok()?, at: self.at.try_into().ok()? })
+    }
+}
 
 /// A state at rest: where encoding starts and where decoding must end.
 const REST: u16 = 256;

@@ -1,6 +1,6 @@
 use super::*;
 use crate::CodecError;
-use crate::arch::{Kernels, with_kernels};
+use crate::arch::{kernel_sets, with_kernels};
 use crate::entropy::rans8::decode::{Slots, decode_group};
 use crate::entropy::rans8::encode::encode_groups_scalar;
 use crate::sizes;
@@ -87,7 +87,7 @@ fn check<const N: usize>(seed: u64, n_groups: usize) {
 
 #[test]
 fn symbols_round_trip_and_kernels_equal_the_scalar_code() {
-    for kernels in [Kernels::All, Kernels::Avx2] {
+    for kernels in kernel_sets() {
         with_kernels(kernels, || {
             for seed in 0..sizes(300, 4) {
                 check::<1>(seed, usize::try_from(seed % 40).unwrap());
@@ -121,8 +121,10 @@ fn damaged_streams_give_the_same_result_from_kernel_and_scalar_code() {
         let at = usize::try_from(random.below(damaged.len() as u64)).unwrap();
         damaged[at] ^= 1 << random.below(8);
         let kernel = decode::<4>(&damaged, &frequencies, symbols.len());
-        let narrow = with_kernels(Kernels::Avx2, || decode::<4>(&damaged, &frequencies, symbols.len()));
-        assert_eq!(kernel, narrow, "byte {at}");
+        for kernels in kernel_sets() {
+            let other = with_kernels(kernels, || decode::<4>(&damaged, &frequencies, symbols.len()));
+            assert_eq!(kernel, other, "byte {at}, {kernels:?}");
+        }
         let scalar = decode_scalar::<4>(&damaged, &frequencies, symbols.len());
         assert_eq!(kernel, scalar, "byte {at}");
         assert_ne!(kernel.as_ref(), Ok(&symbols), "a flip in byte {at} went unnoticed");

@@ -5,6 +5,7 @@
 //! and listed apart with its position.
 
 use super::Frequencies;
+use crate::arch::kernels;
 
 /// Sixteen consecutive byte values with their frequencies. Symbol `s` stands for the value `offset + s`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -104,10 +105,7 @@ impl Window {
 
     /// Turns values into symbols in place, and adds the positions of escapes, counted from `first`.
     pub(crate) fn map(&self, plane: &mut [u8], first: u32, escapes: &mut Vec<u32>) {
-        let done = match crate::arch::fast() {
-            Some(kernels) => kernels.map_window(self, plane, first, escapes),
-            None => 0,
-        };
+        let done = kernels().map_window(self, plane, first, escapes);
         let (valid, escape) = (self.valid(), self.escape_symbol());
         let first = first.wrapping_add(u32::try_from(done).unwrap_or(u32::MAX));
         for (position, value) in (first..).zip(&mut plane[done..]) {
@@ -195,11 +193,8 @@ fn count_window(plane: &[u8], offset: u8) -> [u32; 16] {
     let mut counts = [0; 16];
     if plane.len() < SAMPLED_FROM {
         count_exactly(plane, offset, &mut counts);
-    } else {
-        match crate::arch::avx2() {
-            Some(avx2) => avx2.count_window(plane, offset, &mut counts),
-            None => count_sampled(plane, offset, &mut counts),
-        }
+    } else if !kernels().count_window(plane, offset, &mut counts) {
+        count_sampled(plane, offset, &mut counts);
     }
     counts
 }
@@ -207,12 +202,8 @@ fn count_window(plane: &[u8], offset: u8) -> [u32; 16] {
 /// Counts of the values of a window.
 fn count_all(plane: &[u8], offset: u8) -> [u32; 16] {
     let mut counts = [0; 16];
-    let whole = plane.len() / COUNTED * COUNTED;
-    match crate::arch::avx2() {
-        Some(avx2) => avx2.count_all(&plane[..whole], offset, &mut counts),
-        None => count_exactly(&plane[..whole], offset, &mut counts),
-    }
-    count_exactly(&plane[whole..], offset, &mut counts);
+    let done = kernels().count_values(plane, offset, &mut counts);
+    count_exactly(&plane[done..], offset, &mut counts);
     counts
 }
 
@@ -242,6 +233,7 @@ pub(crate) fn sampled_groups(n_groups: usize) -> impl Iterator<Item = usize> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::arch::{kernel_sets, with_kernels};
 
     fn plane(n: usize) -> Vec<u8> {
         let mut state = 7u64;
@@ -262,7 +254,10 @@ mod tests {
             let offset = first_of_best_sixteen(&sample_histogram(&values, RUNS));
             let mut counts = [0; 16];
             count_sampled(&values, offset, &mut counts);
-            assert_eq!(Window::choose(&values), Window::from_counts(offset, counts));
+            for kernels in kernel_sets() {
+                let chosen = with_kernels(kernels, || Window::choose(&values));
+                assert_eq!(chosen, Window::from_counts(offset, counts), "{kernels:?}");
+            }
         }
         for n in (0..=400).chain([5000]) {
             let values = plane(n);
@@ -292,7 +287,10 @@ mod tests {
             for offset in [0, 1, value, value.wrapping_sub(15)] {
                 let mut counts = [0; 16];
                 count_sampled(&values, offset, &mut counts);
-                assert_eq!(count_window(&values, offset), counts, "{value} from {offset} on");
+                for kernels in kernel_sets() {
+                    let counted = with_kernels(kernels, || count_window(&values, offset));
+                    assert_eq!(counted, counts, "{value} from {offset} on, {kernels:?}");
+                }
             }
         }
     }

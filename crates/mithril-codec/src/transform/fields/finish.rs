@@ -4,7 +4,6 @@ use super::FieldSplit;
 use crate::checksum::Checksummer;
 
 /// Bytes that kernels finish together: few enough to stay in the first-level cache.
-#[cfg(all(any(target_arch = "x86_64", target_arch = "aarch64"), not(feature = "scalar-only")))]
 pub(crate) const FINISHED_LEN: usize = 4096;
 
 /// Takes joined elements front to back. Kernels do it tile by tile, while a tile is in the first-level cache.
@@ -26,7 +25,6 @@ impl Finish<'_> {
 
     /// Finishes whole tiles of elements with the numbers from `first` to `end`. Inlined into kernels, which have the
     /// instructions for it.
-    #[cfg(all(any(target_arch = "x86_64", target_arch = "aarch64"), not(feature = "scalar-only")))]
     #[inline(always)]
     pub(crate) fn tiles(&mut self, split: &FieldSplit, first: usize, end: usize, elements: &mut [u8]) {
         self.patch(split, first, end, elements);

@@ -23,6 +23,7 @@ pub(crate) use {finish::FINISHED_LEN, tiles::split_tiles_portable};
 pub(crate) use {signs::set_signs_portable, tiles::join_tiles_portable};
 
 use crate::CodecError;
+use crate::arch::kernels;
 
 /// Elements of one tile.
 pub(crate) const TILE: usize = 256;
@@ -136,10 +137,6 @@ impl FieldSplit {
     }
 
     /// Bits of the rest per element.
-    #[cfg_attr(
-        not(all(any(target_arch = "x86_64", target_arch = "aarch64"), not(feature = "scalar-only"))),
-        expect(dead_code, reason = "kernels are chosen by it")
-    )]
     pub(crate) fn rest_bits(&self) -> u32 {
         self.kept_bits() + u32::from(self.raw_sign)
     }
@@ -217,9 +214,8 @@ pub fn top_plane(split: &FieldSplit, source: &[u8], plane: &mut [u8], rest: &mut
 
 /// The signs alone: for every element of `width` bytes its highest bit, in a byte each.
 pub fn sign_plane(width: usize, source: &[u8], signs: &mut [u8]) {
-    match crate::arch::avx2() {
-        Some(avx2) => avx2.take_signs(width, source, signs),
-        None => take_signs_portable(width, source, signs),
+    if !kernels().take_signs(width, source, signs) {
+        take_signs_portable(width, source, signs);
     }
 }
 

@@ -1,10 +1,11 @@
 //! Signs of elements, in a byte each.
 
+use crate::arch::kernels;
+
 /// Or-s a sign into the highest bit of every element.
 pub(crate) fn set_signs(signs: &[u8], width: usize, elements: &mut [u8]) {
-    match crate::arch::avx2() {
-        Some(avx2) => avx2.set_signs(signs, width, elements),
-        None => set_signs_portable(signs, width, elements),
+    if !kernels().set_signs(signs, width, elements) {
+        set_signs_portable(signs, width, elements);
     }
 }
 

@@ -4,16 +4,14 @@
 #![expect(clippy::cast_possible_truncation, reason = "fields are cut out of words by casts, on purpose")]
 
 use super::{FieldSplit, Order, TILE, VECTOR, byte_order, low_mask, piece_len, pieces, set_signs};
-use crate::arch::{Avx2, JoinKernel};
+use crate::arch::{JoinTiles, kernels};
 
 /// Splits `source` into one plane byte per element and the rest. `plane` has one byte per element, padded to
 /// whole vectors; `rest` has `rest_len` bytes.
 pub(crate) fn split_tiles(split: &FieldSplit, source: &[u8], plane: &mut [u8], rest: &mut [u8]) {
-    if let Some(kernels) = crate::arch::fast() {
-        kernels.split_tiles(split, source, plane, rest);
-    } else {
-        split_tiles_portable(split, source, plane, rest);
-    }
+    let done = kernels().split_tiles(split, source, plane, rest);
+    let source = &source[done * usize::from(split.layout.width)..];
+    split_tiles_portable(split, source, &mut plane[done..], &mut rest[split.rest_len(done)..]);
 }
 
 /// Joins plane and rest to elements.
@@ -26,13 +24,12 @@ pub(crate) struct Joiner<'a> {
     split: &'a FieldSplit,
     /// Bytes of the rest of a tile.
     tile_len: usize,
-    kernel: Option<(Avx2, JoinKernel)>,
+    kernel: Option<Box<dyn JoinTiles>>,
 }
 
 impl<'a> Joiner<'a> {
     pub(crate) fn new(split: &'a FieldSplit) -> Self {
-        let kernel = crate::arch::avx2().map(|avx2| (avx2, avx2.join_of(split)));
-        Self { split, tile_len: split.rest_len(TILE), kernel }
+        Self { split, tile_len: split.rest_len(TILE), kernel: kernels().tile_joiner(split) }
     }
 
     /// Bytes of the rest of `n` elements.
@@ -42,10 +39,7 @@ impl<'a> Joiner<'a> {
 
     /// Joins plane, rest and, where they are apart, signs to elements.
     pub(crate) fn join(&self, plane: &[u8], signs: Option<&[u8]>, rest: &[u8], out: &mut [u8]) {
-        let done = match &self.kernel {
-            Some((avx2, kernel)) => avx2.join_tiles(kernel, self.split, plane, signs, rest, out),
-            None => 0,
-        };
+        let done = self.kernel.as_ref().map_or(0, |kernel| kernel.join(self.split, plane, signs, rest, out));
         let width = usize::from(self.split.layout.width);
         let (plane, rest, out) = (&plane[done..], &rest[self.rest_len(done)..], &mut out[done * width..]);
         join_tiles_portable(self.split, plane, rest, out);
@@ -251,7 +245,7 @@ mod tests {
     use super::super::Layout;
     use super::super::signs::set_signs_portable;
     use super::*;
-    use crate::arch::{Kernels, with_kernels};
+    use crate::arch::{KernelSet, kernel_sets, with_kernels};
     use crate::sizes;
 
     fn noise(len: usize, seed: u64) -> Vec<u8> {
@@ -329,15 +323,15 @@ mod tests {
                 assert_eq!(u64::from(index), split.top(u64::from_le_bytes(word)), "{split:?} n {n} at {at}");
             }
         }
-        let join = |kernels: Kernels, plane: &[u8], rest: &[u8]| {
+        let join = |kernels: KernelSet, plane: &[u8], rest: &[u8]| {
             let mut joined = vec![1; bytes.len()];
             with_kernels(kernels, || join_tiles(split, plane, rest, &mut joined));
             joined
         };
         // Bytes that nobody has split are joined alike, too.
         let (any_plane, any_rest) = (noise(padded, 3 + n as u64), noise(rest.len(), 4 + n as u64));
-        let any = join(Kernels::None, &any_plane, &any_rest);
-        for kernels in [Kernels::All, Kernels::Avx2, Kernels::None] {
+        let any = join(KernelSet::Scalar, &any_plane, &any_rest);
+        for kernels in kernel_sets() {
             assert_eq!(join(kernels, &plane, &rest), bytes, "{kernels:?} {split:?} n {n}");
             assert_eq!(join(kernels, &any_plane, &any_rest), any, "{kernels:?} {split:?} n {n}");
         }
@@ -346,7 +340,7 @@ mod tests {
             signs.iter_mut().for_each(|sign| *sign &= 1);
             let mut signed = any;
             set_signs_portable(&signs, split.width() as usize, &mut signed);
-            for kernels in [Kernels::All, Kernels::Avx2, Kernels::None] {
+            for kernels in kernel_sets() {
                 let mut joined = vec![1; bytes.len()];
                 with_kernels(kernels, || {
                     Joiner::new(split).join(&any_plane, Some(&signs), &any_rest, &mut joined);

@@ -21,7 +21,7 @@ pub use manifest::read_manifest;
 use mithril::block::{Scratch, Shared, decode_block};
 use mithril::entropy::{huffman, rans12};
 use mithril::{DecodeOptions, Decoder, Dtype, Effort, Encoder, FrameOptions};
-use mithril_codec::{Kernels, with_kernels, without_kernels};
+use mithril_codec::{kernel_sets, with_kernels, without_kernels};
 use mithril_format::frame::FrameHeader;
 use std::io::{Read, Write};
 
@@ -228,14 +228,13 @@ pub fn against_scalar(input: &[u8]) {
     }
     let decode_options = DecodeOptions::default().with_threads(1);
     let frame = mithril::compress(&long, &options).expect("options fit the data");
-    let scalar = without_kernels(|| mithril::compress(&long, &options)).expect("options fit the data");
-    assert!(frame == scalar, "kernels write something else");
-    let narrow = with_kernels(Kernels::Avx2, || mithril::compress(&long, &options)).expect("as above");
-    assert!(narrow == scalar, "AVX2 kernels write something else");
-    let raw = mithril::decompress_with(&frame, &decode_options).expect("decodes");
-    let scalar = without_kernels(|| mithril::decompress_with(&frame, &decode_options)).expect("decodes");
-    assert!(raw == long && scalar == long, "kernels read something else");
-    let narrow = with_kernels(Kernels::Avx2, || mithril::decompress_with(&frame, &decode_options));
-    assert!(narrow.expect("decodes") == long, "AVX2 kernels read something else");
+    for kernels in kernel_sets() {
+        let written =
+            with_kernels(kernels, || mithril::compress(&long, &options)).expect("options fit the data");
+        assert!(frame == written, "{kernels:?} writes something else");
+        let raw =
+            with_kernels(kernels, || mithril::decompress_with(&frame, &decode_options)).expect("decodes");
+        assert!(raw == long, "{kernels:?} reads something else");
+    }
     assert_eq!(mithril::checksum(data), without_kernels(|| mithril::checksum(data)));
 }
