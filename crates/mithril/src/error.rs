@@ -24,7 +24,7 @@ pub enum Error {
         what: String,
     },
     /// The content is larger than the caller allows.
-    #[error("frame holds {raw_len} bytes, which is above the limit of {limit}")]
+    #[error("the output has {raw_len} bytes, which is above the limit of {limit}")]
     TooLarge {
         /// Raw bytes of the frame.
         raw_len: u64,
