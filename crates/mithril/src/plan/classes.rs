@@ -4,7 +4,7 @@
 //! columns likewise. At `max` they then move, in a few rounds, to the class whose table codes them best (Lloyd's iteration
 //! on code length), rows and columns in turn.
 
-use super::blocks::{OWN_TABLES, STATES_LEN};
+use super::blocks::{self, OWN_TABLES, STATES_LEN};
 use super::effort::ClassSearch;
 use super::grid::{Grid, Matrix};
 use mithril_codec::Contexts;
@@ -138,6 +138,11 @@ impl Search<'_> {
         ((self.matrix.n_rows * self.matrix.row_len) as u64).saturating_mul(self.times)
     }
 
+    /// Blocks of this many elements that the tensor is cut to.
+    fn n_blocks(&self, block: usize) -> u64 {
+        self.n().div_ceil(block as u64)
+    }
+
     /// Models whose classes are merged quantiles of the means, from sums of everything and counts of a sample.
     fn models_of_quantiles(&self, source: &[u8]) -> Vec<Model> {
         let grid = Grid::sampled(source, self.recipe, self.matrix);
@@ -244,15 +249,14 @@ impl Search<'_> {
     /// The model without classes: a table per block, of which the counts of everything are a fair picture.
     fn own_tables(&self, grid: &Grid, counts: &[[u32; 256]]) -> Model {
         let bits = counts.iter().map(|counts| self.coded_bits(counts)).sum();
-        let cost = self.scale(bits, grid)
-            + self.n() * self.rest_bits
-            + self.n() / OWN_TABLES as u64 * 8 * STATES_LEN;
+        let n_blocks = self.n_blocks(blocks::evenly(self.matrix.n_rows * self.matrix.row_len, OWN_TABLES));
+        let cost = self.scale(bits, grid) + self.n() * self.rest_bits + n_blocks * 8 * STATES_LEN;
         Model { recipe: *self.recipe, matrix: self.matrix, classes: None, cost }
     }
 
     fn shared_classes(&self, grid: &Grid, classes: Classes, counts: &[[u32; 256]]) -> Model {
         let bits: u64 = counts.iter().map(|counts| self.coded_bits(counts)).sum();
-        let n_blocks = self.n() / 262_144 + 1;
+        let n_blocks = self.n_blocks(blocks::rows_per_block(self.matrix.row_len) * self.matrix.row_len);
         // Tables fit the sample better than the tensor: by about half a bit and a half per cell.
         let fitted = counts.iter().flatten().filter(|&&count| count > 0).count() as u64 * 256;
         let tables: u64 = match self.recipe.coder {

@@ -150,6 +150,15 @@ fn what_is_coded_in_batches_shares_nothing_and_has_blocks_that_fit_one() {
 }
 
 #[test]
+fn blocks_are_as_long_as_cost_models_count_them() {
+    let n = 4096 * 384;
+    let source = bf16(weights(n, 6).enumerate().map(|(i, w)| w * f32::from(1u8 << (i / 384 % 8))));
+    let block = |effort| plan(&source, Dtype::Bf16, effort, Some([4096, 384])).block_len as usize / 2;
+    assert_eq!(block(Effort::Fast), blocks::evenly(n, blocks::OWN_TABLES));
+    assert_eq!(block(Effort::Balanced), blocks::rows_per_block(384) * 384);
+}
+
+#[test]
 fn columns_that_lean_to_one_side_get_coded_signs() {
     let source =
         bf16(weights(512 * 384, 7).enumerate().map(|(i, w)| if i % 4 == 0 { -w.abs() } else { w.abs() }));
