@@ -1,8 +1,10 @@
 //! The command line: verbs, options, help.
 
+mod coding;
 mod pack;
 mod read;
 
+pub(crate) use coding::{CodingArguments, EffortArgument};
 pub(crate) use pack::{CompressArguments, DecompressArguments, PackTo, RepairArguments, RepairTo};
 pub(crate) use read::{
     EstimateArguments, ExtractArguments, InspectArguments, PairArguments, Sort, VerifyArguments,
@@ -14,8 +16,8 @@ use crate::diagnose::DiagnoseArguments;
 use crate::quantize::QuantizeArguments;
 use crate::store::StoreArguments;
 use clap::{Args, Parser, Subcommand};
+use mithril::Dtype;
 use mithril::storage::without_secrets_of_urls;
-use mithril::{Dtype, Effort};
 use std::io::Write;
 use std::path::PathBuf;
 
@@ -155,9 +157,9 @@ pub(crate) struct BenchArguments {
     /// Model files (safetensors, npy, npz, pt, gguf, onnx), or raw numbers with `--dtype`
     #[arg(required = true, value_name = "FILE")]
     pub(crate) files: Vec<PathBuf>,
-    /// How much work may go into size: fast, balanced or max
-    #[arg(long, default_value = "fast", value_parser = parse_effort)]
-    pub(crate) effort: Effort,
+    /// How much work may go into size.
+    #[command(flatten)]
+    pub(crate) effort: EffortArgument,
     /// Threads; 0 is one per core. Only the time on the wall means something with several
     #[arg(long, default_value_t = 1, value_name = "N")]
     pub(crate) threads: usize,
@@ -196,9 +198,9 @@ Examples:
   mithril demo
   mithril demo --effort max --json")]
 pub(crate) struct DemoArguments {
-    /// How much work may go into size: fast, balanced or max
-    #[arg(long, default_value = "fast", value_parser = parse_effort)]
-    pub(crate) effort: Effort,
+    /// How much work may go into size.
+    #[command(flatten)]
+    pub(crate) effort: EffortArgument,
     /// Print one JSON object instead of a table
     #[arg(long)]
     pub(crate) json: bool,
@@ -215,10 +217,6 @@ pub(crate) fn report(error: &clap::Error) -> u8 {
         text.replace("For more information, try '--help'.", "hint: `--help` shows all options and examples");
     let _ = write!(std::io::stderr().lock(), "{text}");
     2
-}
-
-pub(crate) fn parse_effort(name: &str) -> Result<Effort, String> {
-    Effort::from_name(name).ok_or_else(|| "expected `fast`, `balanced` or `max`".to_owned())
 }
 
 fn parse_dtype(name: &str) -> Result<Dtype, String> {

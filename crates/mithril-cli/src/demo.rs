@@ -50,11 +50,14 @@ pub(crate) fn run(arguments: &DemoArguments) -> Result<(), Failure> {
     let refused = |error: Error| Failure::library(MODEL_NAME, &error);
     let pieces = input::pieces_of_model(MODEL).map_err(refused)?.unwrap_or_default();
     let input = Input { data: MODEL.to_vec(), pieces };
-    let tensors =
-        input.pieces.iter().map(|piece| round_trip(piece, arguments.effort)).collect::<Result<Vec<_>, _>>();
+    let tensors = input
+        .pieces
+        .iter()
+        .map(|piece| round_trip(piece, arguments.effort.get()))
+        .collect::<Result<Vec<_>, _>>();
     let tensors = tensors.map_err(refused)?;
 
-    let mut contestants = [Contestant::frames(&input.pieces, arguments.effort, 1, true)];
+    let mut contestants = [Contestant::frames(&input.pieces, arguments.effort.get(), 1, true)];
     let memcpy = measure(&input, &mut contestants, Budget::Seconds(SECONDS))
         .map_err(|what| Failure::input(format!("`{MODEL_NAME}` did not come back bit for bit: {what}")))?;
     let basis = Basis::new(&input, Clock::ThreadCpu, memcpy);
@@ -62,7 +65,7 @@ pub(crate) fn run(arguments: &DemoArguments) -> Result<(), Failure> {
     let report = DemoReport {
         version: env!("CARGO_PKG_VERSION"),
         model: MODEL_NAME,
-        effort: arguments.effort.name(),
+        effort: arguments.effort.get().name(),
         threads: 1,
         raw_bytes: basis.raw_len,
         compressed_bytes,

@@ -33,7 +33,7 @@ pub(crate) fn run(arguments: &EstimateArguments) -> Result<(), Failure> {
     }
     match arguments.json {
         true => print_json(&json!({
-            "effort": arguments.effort.name(),
+            "effort": arguments.coding.effort().name(),
             "files": predictions.iter().map(to_json).collect::<Vec<_>>(),
         }))?,
         false => print(render(&predictions, arguments))?,
@@ -44,7 +44,7 @@ pub(crate) fn run(arguments: &EstimateArguments) -> Result<(), Failure> {
 fn predict(path: &Path, arguments: &EstimateArguments) -> Result<Prediction, Failure> {
     let source = Source::open(path)?;
     let file = source.random_access()?;
-    let options = PackOptions::default().with_effort(arguments.effort).with_threads(arguments.threads);
+    let options = PackOptions::default().with_coding(arguments.coding.coding());
     let refused = |error: &Error| Failure::model(&source.name, error);
     let estimate = estimate(&file, &options).map_err(|error| refused(&error))?;
     let truth = match arguments.check {

@@ -94,7 +94,7 @@ impl Config {
             .with_effort(options::effort(effort.as_deref())?)
             .with_threads(options::threads(threads)?)
             .with_chain(depth, cost);
-        config.compression_level = options::level(level)?;
+        config.coding.level = options::level(level)?;
         let mut retention = Retention::default();
         (retention.keep_last, retention.keep_every) = (keep_last, keep_every);
         retention.keep = keep.into_iter().collect();

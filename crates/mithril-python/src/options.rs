@@ -55,7 +55,7 @@ impl Coding {
             .with_dtype(self::dtype(dtype)?)
             .with_effort(self::effort(effort.as_deref())?)
             .with_threads(self::threads(*threads)?);
-        options.level = self::level(*level)?;
+        options.coding.level = self::level(*level)?;
         options.shape = shape;
         options.max_block_len = *max_block_len;
         Ok(options)
@@ -69,7 +69,7 @@ impl Coding {
         let mut options = PackOptions::default()
             .with_effort(self::effort(effort.as_deref())?)
             .with_threads(self::threads(*threads)?);
-        options.level = self::level(*level)?;
+        options.coding.level = self::level(*level)?;
         Ok(options)
     }
 }

@@ -38,7 +38,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     );
     println!("|---|---|---|---|---|---|---|---|");
     for effort in efforts {
-        pairs.iter_mut().for_each(|pair| pair.options.effort = effort);
+        pairs.iter_mut().for_each(|pair| pair.options.coding.effort = effort);
         report(effort, &pairs)?;
     }
     Ok(())

@@ -86,7 +86,7 @@ fn pair(
     state: &Checkpoint,
     base: &Checkpoint,
 ) -> Outcome<()> {
-    let effort = config.effort;
+    let effort = config.coding.effort;
     let store = |storage: Arc<dyn StorageBackend>| CheckpointCompressor::new(config.clone(), storage);
     let (mut save_full, mut save_delta) = (f64::INFINITY, f64::INFINITY);
     let mut last = None;

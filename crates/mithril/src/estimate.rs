@@ -78,7 +78,7 @@ pub fn estimate(source: &dyn ReadAt, options: &PackOptions) -> Result<Estimate, 
     })?;
     let mut tensors = source::tensors_to_pack(kind, source)?;
     tensors.retain(can_be_an_entry);
-    let (share, fast) = match options.effort {
+    let (share, fast) = match options.coding.effort {
         Effort::Fast => (SHARE, options.clone()),
         _ => (SHARE_OF_RUNS, options.clone().with_effort(Effort::Fast)),
     };
@@ -113,7 +113,7 @@ pub fn estimate(source: &dyn ReadAt, options: &PackOptions) -> Result<Estimate, 
     };
     let mut estimates: Vec<TensorEstimate> = tensors.iter().zip(&looks).zip(&roles).map(predict).collect();
     derived.count_read(&mut estimates);
-    if options.effort != Effort::Fast {
+    if options.coding.effort != Effort::Fast {
         gain::apply(source, &tensors, &roles, &mut estimates, options, SHARE_OF_GAIN)?;
     }
     let sum = |of: fn(&TensorEstimate) -> u64| estimates.iter().map(of).fold(0, u64::saturating_add);

@@ -62,7 +62,7 @@ pub fn compress_bound(source_len: usize, options: &FrameOptions) -> usize {
         + Trailer::len(source_len.div_ceil(smallest_block))
         + HEADER_BOUND
         + 8 * rank
-        + options.effort.means().max_shared_share * source_len / 100
+        + options.coding.effort.means().max_shared_share * source_len / 100
 }
 
 /// Bytes of a header at most, without shape and shared tables.

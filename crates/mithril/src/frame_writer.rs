@@ -39,7 +39,12 @@ impl FrameWriter {
             base,
         };
         let coder = BlockCoder { recipe: plan.recipe, header, changing: options.changing };
-        Self { coder: Arc::new(coder), threads: options.threads, trailer: Trailer::default(), blocks_len: 0 }
+        Self {
+            coder: Arc::new(coder),
+            threads: options.coding.threads,
+            trailer: Trailer::default(),
+            blocks_len: 0,
+        }
     }
 
     /// What comes before the blocks.

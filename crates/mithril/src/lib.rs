@@ -83,7 +83,7 @@ pub use mithril_format::frame::FrameHeader;
 pub use mithril_format::{
     Digest, FormatError, ReadAt, framed_safetensors, npy, safetensors, safetensors_layout, source,
 };
-pub use options::{DecodeOptions, Effort, FrameOptions};
+pub use options::{Coding, DecodeOptions, Effort, FrameOptions};
 pub use statistics::{FieldEntropies, field_entropies};
 pub use stream::{Decoder, Encoder};
 pub use temporary::anonymous_file;

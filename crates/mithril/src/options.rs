@@ -15,9 +15,12 @@ pub enum Effort {
 }
 
 impl Effort {
+    /// All efforts, from the fastest to the one of the smallest output.
+    pub const ALL: [Self; 3] = [Self::Fast, Self::Balanced, Self::Max];
+
     /// The effort of this name: `fast`, `balanced` or `max`.
     pub fn from_name(name: &str) -> Option<Self> {
-        [Self::Fast, Self::Balanced, Self::Max].into_iter().find(|effort| effort.name() == name)
+        Self::ALL.into_iter().find(|effort| effort.name() == name)
     }
 
     /// Its name.
@@ -28,6 +31,80 @@ impl Effort {
             Self::Max => "max",
         }
     }
+}
+
+/// How much work goes into size, and how many threads do it: the same for frames, files and stores.
+///
+/// ```
+/// use mithril::{Coding, Effort};
+/// let coding = Coding::default().with_effort(Effort::Max).with_level(12);
+/// # let _ = mithril::FrameOptions::default().with_coding(coding);
+/// ```
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Coding {
+    /// How much work may go into size.
+    pub effort: Effort,
+    /// Level of zstd and quality of brotli, where data with repeats is handed to them. By default the effort decides.
+    pub level: Option<i32>,
+    /// Whether numbers are split into their fields, or at least into their bytes. Without, they go to a general compressor
+    /// as they are: larger and slower, for comparisons.
+    pub byte_grouping: bool,
+    /// Threads; 0 is one per core. The bytes do not depend on it.
+    pub threads: usize,
+}
+
+impl Default for Coding {
+    fn default() -> Self {
+        Self { effort: Effort::default(), level: None, byte_grouping: true, threads: 0 }
+    }
+}
+
+/// Setters for what [`Coding`] holds, of a type in which it stands at this path.
+macro_rules! coding_setters {
+    ($($coding:ident)?) => {
+        /// Sets how much work may go into size.
+        #[must_use]
+        pub fn with_effort(mut self, effort: $crate::Effort) -> Self {
+            self.$($coding.)?effort = effort;
+            self
+        }
+
+        /// Sets the level of zstd and brotli.
+        #[must_use]
+        pub fn with_level(mut self, level: i32) -> Self {
+            self.$($coding.)?level = Some(level);
+            self
+        }
+
+        /// Sets whether numbers are split into their fields.
+        #[must_use]
+        pub fn with_byte_grouping(mut self, enabled: bool) -> Self {
+            self.$($coding.)?byte_grouping = enabled;
+            self
+        }
+
+        /// Sets the number of threads; 0 is one per core.
+        #[must_use]
+        pub fn with_threads(mut self, threads: usize) -> Self {
+            self.$($coding.)?threads = threads;
+            self
+        }
+
+        $(
+            /// Sets effort, level, grouping and threads.
+            #[must_use]
+            pub fn with_coding(mut self, coding: $crate::Coding) -> Self {
+                self.$coding = coding;
+                self
+            }
+        )?
+    };
+}
+pub(crate) use coding_setters;
+
+impl Coding {
+    coding_setters!();
 }
 
 /// How a buffer or tensor is compressed.
@@ -43,15 +120,8 @@ pub struct FrameOptions {
     pub dtype: Dtype,
     /// Dimensions; they are stored, and the last ones let rows and columns be told apart.
     pub shape: Option<Vec<u64>>,
-    /// How much work may go into size.
-    pub effort: Effort,
-    /// Level of zstd and quality of brotli, where data with repeats is handed to them. By default the effort decides.
-    pub level: Option<i32>,
-    /// Whether numbers are split into their fields, or at least into their bytes. Without, they go to a general compressor
-    /// as they are: larger and slower, for comparisons.
-    pub byte_grouping: bool,
-    /// Threads; 0 is one per core. The bytes do not depend on it.
-    pub threads: usize,
+    /// How much work goes into size, and how many threads do it.
+    pub coding: Coding,
     /// Whether every block carries a checksum, which readers verify.
     pub checksum: bool,
     /// Raw bytes of a block at most, where blocks share nothing; at least 32 KiB. By default the plan decides. Smaller
@@ -69,10 +139,7 @@ impl Default for FrameOptions {
         Self {
             dtype: Dtype::Bytes,
             shape: None,
-            effort: Effort::Fast,
-            level: None,
-            byte_grouping: true,
-            threads: 0,
+            coding: Coding::default(),
             checksum: true,
             max_block_len: None,
             changing: false,
@@ -96,26 +163,7 @@ impl FrameOptions {
         self
     }
 
-    /// Sets how much work may go into size.
-    #[must_use]
-    pub fn with_effort(mut self, effort: Effort) -> Self {
-        self.effort = effort;
-        self
-    }
-
-    /// Sets the level of zstd and brotli.
-    #[must_use]
-    pub fn with_level(mut self, level: i32) -> Self {
-        self.level = Some(level);
-        self
-    }
-
-    /// Sets the number of threads; 0 is one per core.
-    #[must_use]
-    pub fn with_threads(mut self, threads: usize) -> Self {
-        self.threads = threads;
-        self
-    }
+    coding_setters!(coding);
 
     /// Sets how many raw bytes a block has at most, where blocks share nothing.
     #[must_use]

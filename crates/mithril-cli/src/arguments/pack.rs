@@ -1,8 +1,8 @@
 //! Arguments of the verbs that write: `compress`, `decompress`, `repair`.
 
-use super::{parse_dtype, parse_effort, parse_size};
+use super::{CodingArguments, parse_dtype, parse_size};
 use clap::{Args, ValueEnum};
-use mithril::{Dtype, Effort};
+use mithril::Dtype;
 use std::path::PathBuf;
 
 /// Arguments of `compress`.
@@ -37,15 +37,9 @@ pub(crate) struct CompressArguments {
     /// Type of the numbers in a file that does not say so itself, for instance bf16
     #[arg(long, value_parser = parse_dtype, conflicts_with = "base")]
     pub(crate) dtype: Option<Dtype>,
-    /// How much work may go into size: fast, balanced or max
-    #[arg(long, default_value = "fast", value_parser = parse_effort)]
-    pub(crate) effort: Effort,
-    /// Level of zstd and brotli, where data with repeats is handed to them; by default the effort decides
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(i32).range(1..=22))]
-    pub(crate) level: Option<i32>,
-    /// Threads; 0 is one per core
-    #[arg(long, default_value_t = 0, value_name = "N")]
-    pub(crate) threads: usize,
+    /// How the tensors are coded.
+    #[command(flatten)]
+    pub(crate) coding: CodingArguments,
     /// Frames of a container start on multiples of so many bytes
     #[arg(long, value_enum, default_value_t = Alignment::Line, value_name = "BYTES")]
     pub(crate) alignment: Alignment,

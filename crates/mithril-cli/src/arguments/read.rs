@@ -1,8 +1,7 @@
 //! Arguments of the verbs that only read: `inspect`, `verify`, `extract`, `compare`, `diff`, `estimate`.
 
-use super::{parse_effort, parse_size};
+use super::{CodingArguments, parse_size};
 use clap::{Args, ValueEnum};
-use mithril::Effort;
 use std::ops::Range;
 use std::path::PathBuf;
 
@@ -182,12 +181,9 @@ pub(crate) struct EstimateArguments {
     /// Model files
     #[arg(required = true, value_name = "FILE")]
     pub(crate) files: Vec<PathBuf>,
-    /// How much work may go into size: fast, balanced or max
-    #[arg(long, default_value = "fast", value_parser = parse_effort)]
-    pub(crate) effort: Effort,
-    /// Threads; 0 is one per core
-    #[arg(long, default_value_t = 0, value_name = "N")]
-    pub(crate) threads: usize,
+    /// How the tensors would be coded.
+    #[command(flatten)]
+    pub(crate) coding: CodingArguments,
     /// List every tensor
     #[arg(long)]
     pub(crate) tensors: bool,

@@ -24,7 +24,7 @@ pub(crate) fn run(arguments: &BenchArguments) -> Result<(), Failure> {
     };
     let mut report = Report {
         version: env!("CARGO_PKG_VERSION"),
-        effort: arguments.effort.name(),
+        effort: arguments.effort.get().name(),
         threads,
         clock: if threads == 1 { Clock::ThreadCpu } else { Clock::Wall },
         files: Vec::new(),
@@ -64,7 +64,7 @@ fn bench_file(
             });
             let memory = files::InMemory { encode_gb_s: encode, decode_gb_s: decode };
             let scratch = arguments.scratch.clone().unwrap_or_else(std::env::temp_dir);
-            Some(files::measure(path, &scratch, arguments.effort, threads, budget, memory)?)
+            Some(files::measure(path, &scratch, arguments.effort.get(), threads, budget, memory)?)
         }
     };
     Ok(FileReport {
@@ -86,7 +86,7 @@ fn contestants(
     threads: usize,
 ) -> std::io::Result<Vec<Contestant>> {
     let checksums: &[bool] = if arguments.no_checksum { &[false] } else { &[true, false] };
-    let frames = |&on: &bool| Contestant::frames(&input.pieces, arguments.effort, threads, on);
+    let frames = |&on: &bool| Contestant::frames(&input.pieces, arguments.effort.get(), threads, on);
     let mut contestants: Vec<Contestant> = checksums.iter().map(frames).collect();
     for rival in &arguments.against {
         contestants.extend(rival.contestants()?);

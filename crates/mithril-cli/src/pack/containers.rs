@@ -19,11 +19,9 @@ use std::path::Path;
 /// How the user wants files to be packed.
 fn pack_options(arguments: &CompressArguments, bases: &Bases) -> PackOptions {
     let mut options = PackOptions::default()
-        .with_effort(arguments.effort)
-        .with_threads(arguments.threads)
+        .with_coding(arguments.coding.coding())
         .with_digests(arguments.digests)
         .with_bases(bases.clone());
-    options.level = arguments.level;
     options.alignment_log2 = arguments.alignment.log2();
     options
 }

@@ -21,11 +21,7 @@ pub(super) fn compress(
 ) -> Result<Done, Failure> {
     let output = Output::create(target, arguments.force, source.attributes())?;
     let dtype = arguments.dtype.unwrap_or(Dtype::Bytes);
-    let mut options = FrameOptions::default()
-        .with_dtype(dtype)
-        .with_effort(arguments.effort)
-        .with_threads(arguments.threads);
-    options.level = arguments.level;
+    let options = FrameOptions::default().with_dtype(dtype).with_coding(arguments.coding.coding());
 
     let started = Instant::now();
     let source_name = source.name.clone();

@@ -1,8 +1,7 @@
 //! Arguments of `mithril store`.
 
-use crate::arguments::{parse_effort, parse_size};
+use crate::arguments::{CodingArguments, parse_size};
 use clap::{Args, Subcommand, ValueEnum};
-use mithril::Effort;
 use std::path::PathBuf;
 
 /// Arguments of `store`.
@@ -120,12 +119,9 @@ pub(crate) struct SaveArguments {
     /// Training step; by default the one that the key names, as in step_100
     #[arg(long, value_name = "N")]
     pub(crate) step: Option<u64>,
-    /// How much work may go into size: fast, balanced or max
-    #[arg(long, default_value = "fast", value_parser = parse_effort)]
-    pub(crate) effort: Effort,
-    /// Threads; 0 is one per core
-    #[arg(long, default_value_t = 0, value_name = "N")]
-    pub(crate) threads: usize,
+    /// How the tensors are coded.
+    #[command(flatten)]
+    pub(crate) coding: CodingArguments,
     /// Start the deltas of fp32 weights where the moments of their optimiser say that they went: smaller, but weights are
     /// then not read without their moments
     #[arg(long)]

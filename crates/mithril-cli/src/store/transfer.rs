@@ -18,8 +18,7 @@ use std::path::Path;
 /// Saves files as a checkpoint.
 pub(super) fn save(url: &str, arguments: &SaveArguments) -> Result<(), Failure> {
     let mut config = CompressorConfig::default()
-        .with_effort(arguments.effort)
-        .with_threads(arguments.threads)
+        .with_coding(arguments.coding.coding())
         .with_from_moments(arguments.from_moments)
         .with_chain(arguments.max_depth, arguments.max_restore_cost);
     if let Some(n) = arguments.keep_last {

@@ -38,7 +38,7 @@ fn wrong_command_lines_exit_with_2_and_a_hint() {
         (&["pack"], "unrecognized subcommand 'pack'"),
         (&["bench"], "required"),
         (&["bench", "x", "--dtype", "f128"], "unknown dtype; known are bytes, bool,"),
-        (&["bench", "x", "--effort", "best"], "expected `fast`, `balanced` or `max`"),
+        (&["bench", "x", "--effort", "best"], "[possible values: fast, balanced, max]"),
         (&["bench", "x", "--against", "gzip"], "expected `zstd`, `lz4` or `brotli`"),
         (&["bench", "x", "--seconds", "-1"], "-1"),
         (&["bench", "x", "--repeat", "0"], "0"),

@@ -1,7 +1,8 @@
 //! How checkpoints are compressed, chained and kept.
 
 use super::SaveCheck;
-use crate::Effort;
+use crate::Coding;
+use crate::options::coding_setters;
 use crate::pack::PackOptions;
 use std::collections::BTreeSet;
 
@@ -11,20 +12,13 @@ use std::collections::BTreeSet;
 pub struct CompressorConfig {
     /// Whether a checkpoint may be stored against the previous one.
     pub delta_enabled: bool,
-    /// Whether numbers are split into their fields. Without, their bytes, or those that changed, go to a general
-    /// compressor as they are: larger and slower, for comparisons.
-    pub byte_grouping: bool,
-    /// Level of general compressors, 1 to 22, where data is handed to them.
-    pub compression_level: Option<i32>,
-    /// How much work may go into size.
-    pub effort: Effort,
+    /// How much work goes into size, and how many threads do it.
+    pub coding: Coding,
     /// Whether the deltas of master weights start where the moments of their optimiser say that they went: smaller, but
     /// weights are then not read without their moments.
     pub from_moments: bool,
     /// Lossy coding: there is none.
     pub quantization: Option<QuantizationConfig>,
-    /// Threads that code; 0 is one per core. The bytes do not depend on it.
-    pub threads: usize,
     /// Deltas of deltas of deltas: at most so many, then a tensor is stored in full.
     pub max_chain_depth: u32,
     /// Bytes that restoring a checkpoint may read, as a multiple of those of its tensors in full; where deltas would take
@@ -89,12 +83,9 @@ impl Default for CompressorConfig {
     fn default() -> Self {
         Self {
             delta_enabled: true,
-            byte_grouping: true,
-            compression_level: None,
-            effort: Effort::Fast,
+            coding: Coding::default(),
             from_moments: false,
             quantization: None,
-            threads: 0,
             max_chain_depth: 8,
             max_restore_cost: 1.5,
             max_objects: 32,
@@ -108,10 +99,7 @@ impl Default for CompressorConfig {
 impl CompressorConfig {
     /// How containers are packed.
     pub(super) fn pack_options(&self) -> PackOptions {
-        let mut options =
-            PackOptions::default().with_effort(self.effort).with_threads(self.threads).with_digests(true);
-        options.level = self.compression_level;
-        options.byte_grouping = self.byte_grouping;
+        let mut options = PackOptions::default().with_coding(self.coding).with_digests(true);
         options.from_moments = self.from_moments;
         options
     }
@@ -123,13 +111,6 @@ impl CompressorConfig {
         self
     }
 
-    /// Sets whether numbers are split into their fields.
-    #[must_use]
-    pub fn with_byte_grouping(mut self, enabled: bool) -> Self {
-        self.byte_grouping = enabled;
-        self
-    }
-
     /// Sets whether the deltas of master weights start where their moments say that they went.
     #[must_use]
     pub fn with_from_moments(mut self, enabled: bool) -> Self {
@@ -137,26 +118,7 @@ impl CompressorConfig {
         self
     }
 
-    /// Sets the level of general compressors.
-    #[must_use]
-    pub fn with_compression_level(mut self, level: i32) -> Self {
-        self.compression_level = Some(level);
-        self
-    }
-
-    /// Sets how much work may go into size.
-    #[must_use]
-    pub fn with_effort(mut self, effort: Effort) -> Self {
-        self.effort = effort;
-        self
-    }
-
-    /// Sets the number of threads; 0 is one per core.
-    #[must_use]
-    pub fn with_threads(mut self, threads: usize) -> Self {
-        self.threads = threads;
-        self
-    }
+    coding_setters!(coding);
 
     /// Sets how many deltas a tensor may be away from a full one, and how much restoring it may cost.
     #[must_use]

@@ -53,7 +53,7 @@ impl CheckpointCompressor {
                 progress(piece.len() as u64);
                 pieces[tensor_idx].unsplit(piece);
             };
-            let read = read_many(&ahead, wanted, manifest.raw_len, self.config.threads, take);
+            let read = read_many(&ahead, wanted, manifest.raw_len, self.config.coding.threads, take);
             self.store.buffers.keep(KEPT_LEN);
             read.map_err(about(key))?;
             let mut checkpoint = Checkpoint::new();
@@ -116,7 +116,7 @@ impl CheckpointCompressor {
                 let (name, buffer) = place(leader.tensor_idx);
                 Ok(Wanted { tensor, name, place: (leader.tensor_idx, buffer), followers })
             });
-            let read = read_many(&ahead, wanted, raw_len, self.config.threads, |_, _| ());
+            let read = read_many(&ahead, wanted, raw_len, self.config.coding.threads, |_, _| ());
             self.store.buffers.keep(KEPT_LEN);
             read.map_err(about(key))
         })
@@ -153,7 +153,7 @@ impl CheckpointCompressor {
             })?;
             // Taken once: a second try would write behind the first.
             let writer = writer.take().ok_or_else(|| CheckpointError::no_checkpoint(key))?;
-            let unpacked = unpack(reader, writer, &chain.bases, self.config.threads, progress);
+            let unpacked = unpack(reader, writer, &chain.bases, self.config.coding.threads, progress);
             Ok(unpacked.map_err(about(key))?.0)
         })
     }
@@ -187,7 +187,7 @@ impl CheckpointCompressor {
                 let (reader, entry_idx) = find(chain, key, &placed.name)?;
                 let opened = reader.open_tensor(entry_idx, &chain.bases);
                 let written = opened.and_then(|tensor| {
-                    tensor.for_each_piece(self.config.threads, |piece| {
+                    tensor.for_each_piece(self.config.coding.threads, |piece| {
                         progress(piece.len() as u64);
                         writer.write_all(piece).map_err(Error::writing)
                     })

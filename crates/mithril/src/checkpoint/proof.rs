@@ -48,7 +48,8 @@ impl CheckpointCompressor {
                 return Err(about(key)(error));
             }
             if self.config.verify == SaveCheck::Full {
-                let found = reader.verify(&chain.bases, Depth::WithBases, self.config.threads, &|_| ());
+                let found =
+                    reader.verify(&chain.bases, Depth::WithBases, self.config.coding.threads, &|_| ());
                 if let Some(error) = found.map_err(about(key))?.problems.into_iter().next() {
                     return Err(about(key)(error));
                 }

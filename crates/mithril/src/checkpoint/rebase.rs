@@ -50,7 +50,7 @@ impl CheckpointCompressor {
                 generation: generation.clone(),
                 previous: None,
                 writer: writer_name(),
-                effort: self.config.effort.name().to_owned(),
+                effort: self.config.coding.effort.name().to_owned(),
                 n_own: object_keys.len(),
                 objects,
                 tensors,

@@ -148,7 +148,7 @@ impl CheckpointCompressor {
             sequence: place.sequence,
             previous: previous.as_deref().map(Previous::new),
             writer: writer_name(),
-            effort: self.config.effort.name().to_owned(),
+            effort: self.config.coding.effort.name().to_owned(),
             n_own: object_keys.len(),
             pinned: Vec::new(),
             objects,

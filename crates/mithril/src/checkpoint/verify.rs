@@ -158,7 +158,7 @@ impl CheckpointCompressor {
                 // Decoding finds it, too.
                 problems.extend(chain.unresolved(own_idx).map(about(&manifest.key)));
             }
-            match reader.verify(&chain.bases, depth, self.config.threads, progress) {
+            match reader.verify(&chain.bases, depth, self.config.coding.threads, progress) {
                 Ok(found) => {
                     *n_decoded += found.n_decoded;
                     let names = found.problems.iter().filter_map(|problem| match problem {

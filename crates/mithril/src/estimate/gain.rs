@@ -90,7 +90,8 @@ pub(super) fn apply(
     let mut left = 0;
     let mut gains: HashMap<Role<'_>, Gain> = HashMap::new();
     // What is too small to be searched gains nothing of that.
-    let searched = |idx: usize| plan::is_searched(tensors[idx].dtype, &tensors[idx].shape, options.effort);
+    let searched =
+        |idx: usize| plan::is_searched(tensors[idx].dtype, &tensors[idx].shape, options.coding.effort);
     let mut unknown = Vec::new();
     for group in groups(tensors, roles, kinds.into_values().collect(), share) {
         left += group.budget;
@@ -225,7 +226,7 @@ fn measure(
     if len <= most {
         let bytes = source.read_range(tensor.bytes.clone()).map_err(Error::reading)?;
         let shape = Some(tensor.shape.clone());
-        let (coded, seconds) = coded_lens(tensor, &bytes, shape.as_ref(), options.effort, options, 1)?;
+        let (coded, seconds) = coded_lens(tensor, &bytes, shape.as_ref(), options.coding.effort, options, 1)?;
         let smallest = |lens: &[CodedLen]| lens.iter().map(CodedLen::sum).fold(f64::INFINITY, f64::min);
         let fast_len = smallest(&coded_lens(tensor, &bytes, shape.as_ref(), Effort::Fast, options, 1)?.0);
         let gain = Gain { len: smallest(&coded), fast_len, seconds, read: len as f64 };
@@ -247,7 +248,7 @@ fn measure(
         fixed + (whole - fixed) * grown
     };
     let ((fast, _), (fast_half, _)) = at(Effort::Fast)?;
-    let ((whole, seconds), (half, half_seconds)) = at(options.effort)?;
+    let ((whole, seconds), (half, half_seconds)) = at(options.coding.effort)?;
     // Factors of the side that does not grow are there once.
     let predicted =
         |coded: &CodedLen| coded.blocks * grown + coded.shared * (1.0 - part.growing + part.growing * grown);
@@ -283,9 +284,8 @@ fn coded_lens(
     options: &PackOptions,
     times: u64,
 ) -> Result<(Vec<CodedLen>, f64), Error> {
-    let mut frame_options =
-        FrameOptions::default().with_dtype(tensor.dtype).with_effort(effort).with_threads(1);
-    frame_options.level = options.level;
+    let coding = options.coding.with_effort(effort).with_threads(1);
+    let mut frame_options = FrameOptions::default().with_dtype(tensor.dtype).with_coding(coding);
     frame_options.shape = shape.cloned();
     let started = Instant::now();
     let plan = plan::tensor(bytes, Evidence::Slice { times }, None, &frame_options)?;

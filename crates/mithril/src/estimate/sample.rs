@@ -102,9 +102,8 @@ impl Sample {
         share: u64,
     ) -> Result<Measured, Error> {
         let half: Vec<u8> = self.bytes.chunks(self.run_len).step_by(2).flatten().copied().collect();
-        let mut frame_options =
-            FrameOptions::default().with_dtype(tensor.dtype).with_effort(options.effort).with_threads(1);
-        frame_options.level = options.level;
+        let frame_options =
+            FrameOptions::default().with_dtype(tensor.dtype).with_coding(options.coding).with_threads(1);
         let measure = |bytes: &[u8]| {
             let started = Instant::now();
             let frame = compress(bytes, &self.shaped(&frame_options, bytes, tensor))?;

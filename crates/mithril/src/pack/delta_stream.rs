@@ -56,7 +56,7 @@ impl<'m, 'a> DeltaStream<'m, 'a> {
         options: &FrameOptions,
     ) -> Result<Self, Error> {
         let tensor = found.tensor.open()?;
-        let mut base = StreamedBase { tensor, mover: None, threads: options.threads };
+        let mut base = StreamedBase { tensor, mover: None, threads: options.coding.threads };
         if let Some(moments) = &found.moments {
             let sample = sample_of(raw.len());
             let (tried, tried_base) = (raw.read(sample.clone())?, base.read(sample.clone())?);

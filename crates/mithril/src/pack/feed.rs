@@ -146,7 +146,7 @@ impl<'env> Feeder<'_, 'env> {
     fn feed_large(&self, chooser: &mut TensorChooser<'env>, tensor_idx: usize) -> Result<(), Error> {
         let tensor = &self.layout.tensors[tensor_idx];
         let len = tensor.bytes.end - tensor.bytes.start;
-        let by_blocks = self.options.effort.means().in_batches && self.options.bases.is_empty();
+        let by_blocks = self.options.coding.effort.means().in_batches && self.options.bases.is_empty();
         if by_blocks || len > self.options.in_memory_len {
             let raw = Raw::new(self.source, tensor.bytes.clone(), None);
             let digest = match chooser.choose(tensor_idx, &raw)? {

@@ -2,8 +2,9 @@
 
 use super::budget::DeltaBudget;
 use crate::container::{Bases, EntryKind};
+use crate::options::coding_setters;
 use crate::pipeline::buffers::Buffers;
-use crate::{Dtype, Effort, FrameOptions};
+use crate::{Coding, Dtype, FrameOptions};
 use mithril_format::Digest;
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -12,14 +13,8 @@ use std::sync::Arc;
 #[derive(Debug, Clone)]
 #[non_exhaustive]
 pub struct PackOptions {
-    /// How much work may go into size.
-    pub effort: Effort,
-    /// Level of general compressors, where data is handed to them.
-    pub level: Option<i32>,
-    /// Whether numbers are split into their fields; see [`FrameOptions::byte_grouping`].
-    pub byte_grouping: bool,
-    /// Threads that code; 0 is one per core. The bytes do not depend on it.
-    pub threads: usize,
+    /// How much work goes into size, and how many threads do it.
+    pub coding: Coding,
     /// Frames start on multiples of two to this power.
     pub alignment_log2: u8,
     /// Whether the index carries a digest of every tensor, so that it can serve as a base without being decoded.
@@ -49,10 +44,7 @@ pub struct PackOptions {
 impl Default for PackOptions {
     fn default() -> Self {
         Self {
-            effort: Effort::default(),
-            level: None,
-            byte_grouping: true,
-            threads: 0,
+            coding: Coding::default(),
             alignment_log2: 6,
             digests: false,
             changing: false,
@@ -69,19 +61,7 @@ impl Default for PackOptions {
 }
 
 impl PackOptions {
-    /// Sets how much work may go into size.
-    #[must_use]
-    pub fn with_effort(mut self, effort: Effort) -> Self {
-        self.effort = effort;
-        self
-    }
-
-    /// Sets the number of threads; 0 is one per core.
-    #[must_use]
-    pub fn with_threads(mut self, threads: usize) -> Self {
-        self.threads = threads;
-        self
-    }
+    coding_setters!(coding);
 
     /// Sets the models that tensors may be stored against.
     #[must_use]
@@ -118,14 +98,7 @@ impl PackOptions {
 
     /// How a tensor of this type and shape is compressed.
     pub(super) fn frame_options(&self, dtype: Dtype, shape: &[u64]) -> FrameOptions {
-        let mut options = FrameOptions::default()
-            .with_dtype(dtype)
-            .with_shape(shape)
-            .with_effort(self.effort)
-            .with_threads(self.threads);
-        options.level = self.level;
-        options.byte_grouping = self.byte_grouping;
-        options
+        FrameOptions::default().with_dtype(dtype).with_shape(shape).with_coding(self.coding)
     }
 }
 

@@ -131,7 +131,7 @@ pub(super) fn compress_against<'b>(
 ) -> Result<Buffer<'b>, Error> {
     let FoundBase { tensor, moments } = base;
     let mut bytes = buffers.take(raw.len())?;
-    tensor.open()?.read_range(0..raw.len() as u64, &mut bytes, options.threads)?;
+    tensor.open()?.read_range(0..raw.len() as u64, &mut bytes, options.coding.threads)?;
     let step = match moments {
         Some(moments) => moments.apply_to(raw, &mut bytes)?,
         None => None,

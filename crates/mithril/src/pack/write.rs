@@ -49,8 +49,11 @@ pub fn pack<W: Write + Send>(
     let layout = Layout::of(source)?;
     let container = ContainerWriter::new(writer, &header(&layout, options), options.alignment_log2)
         .map_err(Error::writing)?;
-    let threads =
-        thread_count(options.threads, usize::MAX, usize::try_from(layout.file_len).unwrap_or(usize::MAX));
+    let threads = thread_count(
+        options.coding.threads,
+        usize::MAX,
+        usize::try_from(layout.file_len).unwrap_or(usize::MAX),
+    );
     let (buffers, memory) = (&*options.buffers, Budget::new(options.in_memory_len));
     let (layout, assumed) = (&layout, Assumed::default());
     let (fed, written) = ordered::run(
@@ -116,7 +119,7 @@ fn header(layout: &Layout, options: &PackOptions) -> Header {
     let mut header = Header::default();
     header.writer = super::writer_name();
     header.original = Some(Original::new(&options.name, layout.kind.name(), layout.file_len));
-    header.compression = Some(Compression::new(options.effort.name(), options.level));
+    header.compression = Some(Compression::new(options.coding.effort.name(), options.coding.level));
     header.bases = options.bases.models().iter().map(|model| BaseHint::new(model.name())).collect();
     header.step = options.step;
     header.metadata = options.metadata.clone();

@@ -36,9 +36,9 @@ pub(super) fn tensor(source: &[u8], base: &[u8], options: &FrameOptions) -> Resu
     }
     check_shape(source, options)?;
     let predicted =
-        if options.byte_grouping { prediction::tensor(source, Some(base), options) } else { None };
+        if options.coding.byte_grouping { prediction::tensor(source, Some(base), options) } else { None };
     let Some((predicted, len)) = predicted else { return Ok(without_prediction(source, base, options)) };
-    if let Some(effort) = options.effort.means().alone_at_first {
+    if let Some(effort) = options.coding.effort.means().alone_at_first {
         let plan = without_prediction(source, base, &options.clone().with_effort(effort));
         let alone_len = plan.alone.as_ref().map_or(0, |alone| alone.least_len(source));
         if len * 4 < alone_len as u64 * 3 && len < prediction::sampled_len(&plan, source, Some(base)) {
@@ -58,7 +58,7 @@ fn without_prediction(source: &[u8], base: &[u8], options: &FrameOptions) -> Ten
     if plan.shared.is_empty() {
         plan.block_len = block_len(evenly(source.len() / unit, AGAINST_BASE) * unit);
     }
-    let delta = match options.byte_grouping {
+    let delta = match options.coding.byte_grouping {
         true => delta(source, base, options),
         false => Delta::Xor(Box::new(plan.recipe.clone())),
     };

@@ -188,8 +188,9 @@ fn from_all(source: &[u8], options: &FrameOptions) -> Result<TensorPlan, Error> 
 /// The plan by which a matrix of low rank predicts a tensor, or a slice of one, if that may pay; and about the bytes of the
 /// frame. The factors of a slice are charged in full, which keeps them from fitting noise.
 pub(crate) fn low_rank(source: &[u8], options: &FrameOptions) -> Option<(TensorPlan, u64)> {
-    let is_tried =
-        options.effort.means().low_rank && options.byte_grouping && prediction::may_pay(source, options);
+    let is_tried = options.coding.effort.means().low_rank
+        && options.coding.byte_grouping
+        && prediction::may_pay(source, options);
     if is_tried { prediction::tensor(source, None, options) } else { None }
 }
 
@@ -216,12 +217,13 @@ pub(crate) fn is_searched(dtype: Dtype, shape: &[u64], effort: crate::Effort) ->
 }
 
 fn planned(source: &[u8], options: &FrameOptions, evidence: Evidence) -> TensorPlan {
-    let (dtype, means, len) = (options.dtype, options.effort.means(), evidence.tensor_len(source.len()));
+    let (dtype, means, len) =
+        (options.dtype, options.coding.effort.means(), evidence.tensor_len(source.len()));
     if options.is_metadata {
         let compressors = [compressors(options), vec![Compressor::ZstdMetadata]].concat();
         return TensorPlan::unshared(Recipe::Planes { width: 1, compressors }, blocks::COMPRESSOR);
     }
-    if !options.byte_grouping {
+    if !options.coding.byte_grouping {
         return as_they_are(options);
     }
     if !dtype.run_lens().is_empty() {
@@ -306,7 +308,7 @@ fn fast_field_recipe(source: &[u8], layout: Layout, options: &FrameOptions) -> F
         joint: 0,
         base: sample::base(source, layout, 0),
         coder: SymbolCoder::Rans8,
-        coded_low: options.effort.means().thorough,
+        coded_low: options.coding.effort.means().thorough,
     }
 }
 
@@ -381,7 +383,7 @@ fn untyped(source: &[u8], options: &FrameOptions) -> TensorPlan {
     let repeats = Recipe::Planes { width: 1, compressors: vec![Compressor::Zstd { level: 3 }] };
     let mut best_len = if len(&repeats, UNTYPED_PIECE) < best.0 { blocks::COMPRESSOR } else { best.1 };
     // Compressors tell parts of a block apart themselves, so that they like blocks longer than numbers do.
-    if options.effort.means().measures && best_len < blocks::UNTYPED[1] {
+    if options.coding.effort.means().measures && best_len < blocks::UNTYPED[1] {
         let tried = Recipe::Untyped { compressors: compressors(options) };
         if len(&tried, blocks::UNTYPED[1]) < len(&tried, best_len) {
             best_len = blocks::UNTYPED[1];
@@ -436,9 +438,9 @@ fn coded_len(recipe: &Recipe, piece: &[u8]) -> usize {
 
 /// Compressors that data with repeats is offered to. A level given by the caller counts for all of them.
 fn compressors(options: &FrameOptions) -> Vec<Compressor> {
-    let zstd = |level: i32| Compressor::Zstd { level: options.level.unwrap_or(level).clamp(1, 22) };
-    let quality = u32::try_from(options.level.unwrap_or(11).clamp(0, 11)).unwrap_or(11);
-    let means = options.effort.means();
+    let zstd = |level: i32| Compressor::Zstd { level: options.coding.level.unwrap_or(level).clamp(1, 22) };
+    let quality = u32::try_from(options.coding.level.unwrap_or(11).clamp(0, 11)).unwrap_or(11);
+    let means = options.coding.effort.means();
     let brotli = means.brotli.then_some(Compressor::Brotli { quality });
     [zstd(means.zstd_level)].into_iter().chain(brotli).collect()
 }
@@ -464,7 +466,7 @@ fn classed(
     search: ClassSearch,
     times: u64,
 ) -> TensorPlan {
-    let (width, means) = (usize::from(layout.width), options.effort.means());
+    let (width, means) = (usize::from(layout.width), options.coding.effort.means());
     let recipe = match means.wide_symbols {
         true => sample::wide_fields(source, layout),
         false => fast_field_recipe(source, layout, options),

@@ -73,7 +73,7 @@ pub(super) fn tensor(
 ) -> Option<(TensorPlan, u64)> {
     let format = Format::of(options.dtype)?;
     let n = source.len() / format.width();
-    let means = options.effort.means();
+    let means = options.coding.effort.means();
     if !means.predicts || n < MIN_ELEMENTS || !source.len().is_multiple_of(format.width()) {
         return None;
     }

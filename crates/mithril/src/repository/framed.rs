@@ -22,7 +22,7 @@ pub fn pack_framed_repository(
     replace: bool,
     progress: Progress<'_>,
 ) -> Result<RepositorySummary, Error> {
-    let settings = format!("frames {} {:?}", options.effort.name(), options.level);
+    let settings = format!("frames {} {:?}", options.coding.effort.name(), options.coding.level);
     each_file(input, output, &settings, replace, progress, |source, target, replace| {
         match pack_framed(source, target, options, replace, progress) {
             // What cannot hold frames, such as a file with holes, stays as it is.

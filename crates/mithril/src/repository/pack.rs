@@ -36,7 +36,12 @@ pub fn pack_repository(
     let files = planned(input, files)?;
     let written = files.iter().filter_map(|(_, packing)| Some(packing.as_ref()?.place.as_str()));
     let replace = journal::may_replace(output, replace, written)?;
-    let settings = format!("pack {} {:?} {}", options.effort.name(), options.level, options.alignment_log2);
+    let settings = format!(
+        "pack {} {:?} {}",
+        options.coding.effort.name(),
+        options.coding.level,
+        options.alignment_log2
+    );
     let mut packer = Packer {
         input,
         output,
@@ -52,7 +57,7 @@ pub fn pack_repository(
     for (file, packing) in files {
         packed.push(packer.pack(file, packing)?);
     }
-    let len = manifest::write(output, packed, &packer.small, options.effort, replace)?;
+    let len = manifest::write(output, packed, &packer.small, options.coding.effort, replace)?;
     packer.summary.packed_len += len;
     packer.journal.finish()?;
     Ok(packer.summary)
@@ -150,7 +155,7 @@ pub fn measure_repository(
         }
         packed.push(entry);
     }
-    let written = manifest::write_to(io::sink(), packed, &small, options.effort)?;
+    let written = manifest::write_to(io::sink(), packed, &small, options.coding.effort)?;
     summary.packed_len += written.map_err(Error::writing)?.1;
     Ok(summary)
 }
@@ -176,9 +181,7 @@ fn is_plain_model(path: &Path) -> bool {
 
 /// How files that are no models are compressed.
 fn frame_options(options: &PackOptions) -> FrameOptions {
-    let mut frame = FrameOptions::default().with_effort(options.effort).with_threads(options.threads);
-    frame.level = options.level;
-    frame
+    FrameOptions::default().with_coding(options.coding)
 }
 
 struct Packer<'a> {

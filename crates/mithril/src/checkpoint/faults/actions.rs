@@ -2,8 +2,8 @@
 
 use super::model::Model;
 use super::training::{Change, change};
-use crate::Effort;
 use crate::checkpoint::{CompressorConfig, Retention, SaveCheck};
+use crate::{Coding, Effort};
 use proptest::prelude::*;
 use proptest::sample::Index;
 
@@ -130,9 +130,9 @@ fn config() -> impl Strategy<Value = CompressorConfig> {
             threads,
             retention,
         )| {
-            let config = CompressorConfig { compression_level: level, ..CompressorConfig::default() };
-            config
-                .with_effort(effort)
+            let coding = Coding { level, ..Coding::default() };
+            CompressorConfig::default()
+                .with_coding(coding.with_effort(effort))
                 .with_delta(delta)
                 .with_byte_grouping(grouping)
                 .with_from_moments(from_moments)

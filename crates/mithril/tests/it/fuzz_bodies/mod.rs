@@ -224,7 +224,8 @@ pub fn against_scalar(input: &[u8]) {
     if n_repeats > 1 {
         options.shape = None;
         // The search of the highest effort is too slow for long inputs.
-        options.effort = if options.effort == Effort::Max { Effort::Fast } else { options.effort };
+        let effort = &mut options.coding.effort;
+        *effort = if *effort == Effort::Max { Effort::Fast } else { *effort };
     }
     let decode_options = DecodeOptions::default().with_threads(1);
     let frame = mithril::compress(&long, &options).expect("options fit the data");
