@@ -60,7 +60,7 @@ impl Default for Coding {
     }
 }
 
-/// Setters for what [`Coding`] holds, of a type in which it stands at this path.
+/// Setters for what [`Coding`] holds: of a type that has one in this field, or of `Coding` itself.
 macro_rules! coding_setters {
     ($($coding:ident)?) => {
         /// Sets how much work may go into size.

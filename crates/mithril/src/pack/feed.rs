@@ -1,14 +1,16 @@
 //! Reads the tensors of a file, decides how each is stored, and feeds the coding to threads.
 
 use super::assumed::Assumed;
-use super::delta_stream::{self, DeltaStream, Held};
+use super::budget::{Account, Ticket};
+use super::decide::{self, StreamedDelta};
+use super::delta_stream::Held;
 use super::layout::Layout;
 use super::raw::Raw;
-use super::tensor::{Choice, FoundBase, TensorChooser, against, compress, compress_against};
+use super::tensor::{Choice, FoundBase, TensorChooser, compress};
 use super::window::Window;
-use super::write::{InFull, Message};
+use super::write::{InParts, Message, Parts};
 use super::{BATCH_LEN, PackOptions};
-use crate::container::{Entry, EntryKind};
+use crate::container::Entry;
 use crate::frame_writer::FrameWriter;
 use crate::pipeline::buffers::Buffers;
 use crate::pipeline::ordered::{Closed, Line};
@@ -20,7 +22,7 @@ use mithril_format::{Digest, Digester, ReadAt, TensorInfo};
 use std::io::{self, Write};
 use std::ops::Range;
 use std::sync::Arc;
-use std::sync::mpsc::sync_channel;
+use std::sync::mpsc::{SyncSender, sync_channel};
 
 /// Glue up to this length is coded in memory.
 const GLUE_IN_MEMORY_LEN: u64 = 4 << 20;
@@ -42,6 +44,8 @@ pub(super) struct Feeder<'line, 'env> {
     pub(super) memory: &'env Budget,
     /// What tensors are taken to hold that others are made from.
     pub(super) assumed: &'env Assumed,
+    /// What is left of the budget of deltas.
+    pub(super) account: &'env Account<'env>,
     pub(super) line: &'line Line<'env, Result<Message<'env>, Error>>,
 }
 
@@ -67,8 +71,33 @@ impl<'env> Feeder<'_, 'env> {
         Ok(chooser)
     }
 
-    fn push_done(&self, message: Message<'env>) -> Result<(), Error> {
-        self.line.push_done(Ok(message)).map_err(closed)
+    /// Feeds a job that codes.
+    fn push<T: Send + 'env>(
+        &self,
+        line: &Line<'env, T>,
+        job: impl FnOnce() -> T + Send + 'env,
+    ) -> Result<(), Error> {
+        let account = self.account;
+        line.push(move || account.code(job)).map_err(closed)
+    }
+
+    /// Feeds an entry without a frame.
+    fn push_link(&self, entry: Entry) -> Result<(), Error> {
+        self.account.ticket().count(&entry, 0);
+        self.line.push_done(Ok(Message::Done(vec![(entry, None)], None, None))).map_err(closed)
+    }
+
+    /// Feeds an entry whose frame comes in parts; what is returned gets the digest at the end.
+    fn push_parts(
+        &self,
+        entry: Entry,
+        ticket: Ticket<'env>,
+        parts: Parts<'env>,
+    ) -> Result<SyncSender<Option<Digest>>, Error> {
+        let (sender, end) = sync_channel(1);
+        let message = Message::InParts(Box::new(InParts { entry, ticket, parts, end }));
+        self.line.push_done(Ok(message)).map_err(closed)?;
+        Ok(sender)
     }
 
     /// How many tensors from this one on are small, and lie so close together that they are read at once.
@@ -109,6 +138,7 @@ impl<'env> Feeder<'_, 'env> {
             return Ok(());
         }
         let (window, options, buffers) = (Arc::clone(window), self.options, self.buffers);
+        let mut ticket = self.account.ticket();
         let job = move || {
             let tensors: Vec<_> = group
                 .into_iter()
@@ -136,11 +166,12 @@ impl<'env> Feeder<'_, 'env> {
                         Some(at - len..at)
                     }
                 };
+                ticket.count(&entry, range.as_ref().map_or(0, Range::len) as u64);
                 entries.push((entry, range));
             }
-            Ok(Message::Entries(entries, out))
+            Ok(Message::Done(entries, Some(out), None))
         };
-        self.line.push(job).map_err(closed)
+        self.push(self.line, job)
     }
 
     fn feed_large(&self, chooser: &mut TensorChooser<'env>, tensor_idx: usize) -> Result<(), Error> {
@@ -150,9 +181,10 @@ impl<'env> Feeder<'_, 'env> {
         if by_blocks || len > self.options.in_memory_len {
             let raw = Raw::new(self.source, tensor.bytes.clone(), None);
             let digest = match chooser.choose(tensor_idx, &raw)? {
-                Choice::Link(entry) => return self.push_done(Message::Link(entry)),
+                Choice::Link(entry) => return self.push_link(entry),
                 Choice::Frame(entry, None) => {
-                    self.push_blocks(entry, &raw, tensor, self.plan_blocks(&raw, tensor)?)?
+                    let (ticket, frame) = (self.account.ticket(), self.plan_blocks(&raw, tensor)?);
+                    self.push_blocks(entry, ticket, &raw, tensor, frame)?
                 }
                 Choice::Frame(entry, Some(base)) => self.push_delta_stream(entry, &base, &raw, tensor)?,
             };
@@ -163,7 +195,7 @@ impl<'env> Feeder<'_, 'env> {
         let window = Arc::new(Window::read(self.source, tensor.bytes.clone(), self.buffers)?);
         let raw = Raw::new(self.source, tensor.bytes.clone(), Some(window.bytes(tensor.bytes.clone())));
         match chooser.choose(tensor_idx, &raw)? {
-            Choice::Link(entry) => self.push_done(Message::Link(entry)),
+            Choice::Link(entry) => self.push_link(entry),
             Choice::Frame(entry, base) => self.push_whole(entry, base, tensor, window, Some(share)),
         }
     }
@@ -179,26 +211,18 @@ impl<'env> Feeder<'_, 'env> {
     ) -> Result<(), Error> {
         let options = self.options.frame_options(tensor.dtype, &tensor.shape);
         let buffers = self.buffers;
+        let mut ticket = self.account.ticket();
         let job = move || {
             let raw = window.bytes(tensor.bytes.clone());
-            let in_tensor = |error: Error| error.in_tensor(&tensor.name);
-            let Some(base) = base else {
-                let frame = compress(raw, &options, buffers).map_err(in_tensor)?;
-                return Ok(Message::Frame(entry, frame, share));
+            let coded = match base {
+                Some(base) => decide::in_memory(raw, &base, &mut entry, &ticket, &options, buffers),
+                None => compress(raw, &options, buffers),
             };
-            let full = entry.clone();
-            let frame = compress_against(raw, &base, &mut entry, &options, buffers).map_err(in_tensor)?;
-            if entry.kind() == EntryKind::Full {
-                return Ok(Message::Frame(entry, frame, share));
-            }
-            let in_full: InFull<'env> = Box::new(move || {
-                let _share = share;
-                let frame = compress(window.bytes(tensor.bytes.clone()), &options, buffers);
-                Ok((full, frame.map_err(|error| error.in_tensor(&tensor.name))?))
-            });
-            Ok(Message::Delta(entry, frame, in_full))
+            let frame = coded.map_err(|error| error.in_tensor(&tensor.name))?;
+            ticket.count(&entry, frame.len() as u64);
+            Ok(Message::whole(entry, frame, share))
         };
-        self.line.push(job).map_err(closed)
+        self.push(self.line, job)
     }
 
     /// The frame of a tensor that is coded batch by batch, planned from a sample.
@@ -214,27 +238,30 @@ impl<'env> Feeder<'_, 'env> {
     }
 
     /// Ends a frame that came in parts; returns the digest of what it holds.
-    fn push_end(&self, digester: Option<Digester>) -> Result<Option<Digest>, Error> {
+    fn finish(&self, digester: Option<Digester>, end: &SyncSender<Option<Digest>>) -> Option<Digest> {
         let digest = digester.map(|digester| digester.finish());
-        self.push_done(Message::End(digest.filter(|_| self.options.digests)))?;
-        Ok(digest)
+        // There is room for one. Its receiver is gone when writing failed, whose error is reported.
+        let _ = end.send(digest.filter(|_| self.options.digests));
+        digest
     }
 
     /// Feeds a tensor batch by batch; returns the digest of what was read.
     fn push_blocks(
         &self,
         entry: Entry,
+        ticket: Ticket<'env>,
         raw: &Raw<'_>,
         tensor: &TensorInfo,
         frame: FrameWriter,
     ) -> Result<Option<Digest>, Error> {
         let (coder, block_len, batch_len) = (frame.coder(), frame.block_len(), frame.batch_len(BATCH_LEN));
-        self.push_done(Message::Start(entry, Some(frame)))?;
+        let (parts, results) = self.line.branch();
+        let end = self.push_parts(entry, ticket, Parts::Blocks(frame, results))?;
         let (buffers, mut digester) = (self.buffers, self.digester());
         let mut at = 0;
         while at < raw.len() {
-            let end = raw.len().min(at + batch_len);
-            let range = tensor.bytes.start + at..tensor.bytes.start + end;
+            let batch_end = raw.len().min(at + batch_len);
+            let range = tensor.bytes.start + at..tensor.bytes.start + batch_end;
             let window = Window::read(self.source, range.clone(), buffers)?;
             if let Some(digester) = &mut digester {
                 digester.update(window.bytes(range.clone()));
@@ -247,56 +274,49 @@ impl<'env> Feeder<'_, 'env> {
                 let mut out = buffers.take(pipeline::blocks_bound(raw.len(), block_len))?;
                 let (trailer, len) = coder.encode(first_block, raw, None, 1, &mut out);
                 out.truncate(len);
-                Ok(Message::Blocks(out, trailer))
+                Ok((out, trailer))
             };
-            self.line.push(job).map_err(closed)?;
-            at = end;
+            self.push(&parts, job)?;
+            at = batch_end;
         }
-        self.push_end(digester)
+        Ok(self.finish(digester, &end))
     }
 
-    /// Feeds a tensor against its base when neither fits memory, or without it where that is smaller, or must be; returns
-    /// the digest of what was read.
+    /// Feeds a tensor when neither it nor its base fits memory, against the base or without it; returns the digest of what was
+    /// read.
     fn push_delta_stream(
         &self,
-        mut entry: Entry,
+        entry: Entry,
         base: &FoundBase<'env>,
         raw: &Raw<'_>,
         tensor: &TensorInfo,
     ) -> Result<Option<Digest>, Error> {
         let options = self.options.frame_options(tensor.dtype, &tensor.shape);
-        let full = entry.clone();
-        let delta = DeltaStream::new(raw, base, &options)?;
-        against(&mut entry, &base.tensor, delta.step()?)?;
-        // Nothing that is written can be taken back, so that all of it is coded before. What does not fit memory is coded
-        // twice.
+        let ticket = self.account.ticket();
         let _share = self.memory.take(self.options.in_memory_len);
-        let (mut held, mut digester) = (Held::new(self.options.in_memory_len), self.digester());
-        delta.encode(digester.as_mut(), &mut held)?;
-        let alone = self.plan_blocks(raw, tensor)?;
-        let is_larger = delta_stream::is_at_most(held.len(), raw, &alone)?;
-        if is_larger || !self.fits_budget(&entry, held.len())? {
-            return self.push_blocks(full, raw, tensor, alone);
-        }
-        self.push_done(Message::Start(entry, None))?;
-        match held.bytes() {
-            Some(bytes) => {
-                let pieces = bytes.chunks(usize::try_from(BATCH_LEN).expect("half a megabyte"));
-                pieces.into_iter().try_for_each(|piece| self.push_done(Message::Piece(piece.to_vec())))?;
+        let (held, mut digester) = (Held::new(self.options.in_memory_len), self.digester());
+        let alone = || self.plan_blocks(raw, tensor);
+        let how = (held, digester.as_mut());
+        let coded = self.account.code(|| decide::streamed(raw, base, &entry, &ticket, &options, how, alone));
+        match coded? {
+            Err(frame) => self.push_blocks(entry, ticket, raw, tensor, frame),
+            Ok(StreamedDelta { entry, held, stream }) => {
+                let (parts, results) = self.line.branch();
+                let end = self.push_parts(entry, ticket, Parts::Bytes(results))?;
+                let mut out = Pieces(parts);
+                match held.bytes() {
+                    Some(bytes) => {
+                        let mut pieces = bytes.chunks(usize::try_from(BATCH_LEN).expect("half a megabyte"));
+                        pieces.try_for_each(|piece| out.write_all(piece)).map_err(Error::writing)?;
+                    }
+                    None => {
+                        digester = self.digester();
+                        stream.encode(digester.as_mut(), &mut out)?;
+                    }
+                }
+                Ok(self.finish(digester, &end))
             }
-            None => {
-                digester = self.digester();
-                delta.encode(digester.as_mut(), &mut Pieces(self))?;
-            }
         }
-        self.push_end(digester)
-    }
-
-    /// Whether an entry may be stored by a delta of so many bytes: known when all before it are written.
-    fn fits_budget(&self, entry: &Entry, len: u64) -> Result<bool, Error> {
-        let (answer, answered) = sync_channel(1);
-        self.push_done(Message::Ask(entry.clone(), len, answer))?;
-        answered.recv().map_err(|_| closed(Closed))
     }
 
     /// Feeds the glue: all pieces as one entry.
@@ -311,16 +331,18 @@ impl<'env> Feeder<'_, 'env> {
                 glue.extend(piece.read(0..piece.len())?);
             }
             let buffers = self.buffers;
-            let job = move || Ok(Message::Frame(entry, compress(&glue, &options, buffers)?, None));
-            return self.line.push(job).map_err(closed);
+            let job = move || Ok(Message::whole(entry, compress(&glue, &options, buffers)?, None));
+            return self.push(self.line, job);
         }
-        self.push_done(Message::Start(entry, None))?;
-        let mut encoder = Encoder::new(Pieces(self), &options)?;
+        let (parts, results) = self.line.branch();
+        let end = self.push_parts(entry, self.account.ticket(), Parts::Bytes(results))?;
+        let mut encoder = Encoder::new(Pieces(parts), &options)?;
         for piece in pieces {
             piece.all_pieces(|_, bytes| encoder.write_all(bytes).map(|()| true).map_err(Error::writing))?;
         }
         encoder.finish()?;
-        self.push_done(Message::End(None))
+        self.finish(None, &end);
+        Ok(())
     }
 }
 
@@ -344,12 +366,11 @@ fn plan_by_sample(raw: &Raw<'_>, options: &FrameOptions) -> Result<TensorPlan, E
 }
 
 /// A frame that is sent as it is made.
-struct Pieces<'a, 'line, 'env>(&'a Feeder<'line, 'env>);
+struct Pieces<'env>(Line<'env, Vec<u8>>);
 
-impl Write for Pieces<'_, '_, '_> {
+impl Write for Pieces<'_> {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        let sent = self.0.line.push_done(Ok(Message::Piece(bytes.to_vec())));
-        sent.map_err(|Closed| io::ErrorKind::BrokenPipe)?;
+        self.0.push_done(bytes.to_vec()).map_err(|Closed| io::ErrorKind::BrokenPipe)?;
         Ok(bytes.len())
     }
 

@@ -9,6 +9,7 @@
 mod assumed;
 mod bases;
 mod budget;
+mod decide;
 mod delta_stream;
 mod expect;
 mod feed;

@@ -10,7 +10,7 @@ use super::raw::Raw;
 use super::twins::{Rounded, Twins};
 use crate::container::{Content, Entry, Rounding, Step};
 use crate::pipeline::buffers::{Buffer, Buffers};
-use crate::{Base, Error, FrameOptions, Stored, compress_delta_into, frame};
+use crate::{Error, FrameOptions, frame};
 use mithril_format::{Digest, ReadAt};
 
 /// Decides about the tensors of a file, one after the other.
@@ -113,40 +113,12 @@ impl<'a> TensorChooser<'a> {
     }
 }
 
-/// What the entry of a tensor says that is stored against a base.
-pub(super) fn against(entry: &mut Entry, base: &BaseTensor<'_>, step: Option<Step>) -> Result<(), Error> {
+/// The entry of a tensor, if it is stored against a base.
+pub(super) fn against(entry: &Entry, base: &BaseTensor<'_>, step: Option<Step>) -> Result<Entry, Error> {
     let base_name = base.name_unless(&entry.name);
     let step = step.map(Box::new);
-    entry.content = Content::Delta { base: base.digest()?, base_name, step, len: 0, checksum: 0 };
-    Ok(())
-}
-
-/// Compresses a tensor that lies in memory against a base, or without it where that is smaller; the entry says which.
-pub(super) fn compress_against<'b>(
-    raw: &[u8],
-    base: &FoundBase<'_>,
-    entry: &mut Entry,
-    options: &FrameOptions,
-    buffers: &'b Buffers,
-) -> Result<Buffer<'b>, Error> {
-    let FoundBase { tensor, moments } = base;
-    let mut bytes = buffers.take(raw.len())?;
-    tensor.open()?.read_range(0..raw.len() as u64, &mut bytes, options.coding.threads)?;
-    let step = match moments {
-        Some(moments) => moments.apply_to(raw, &mut bytes)?,
-        None => None,
-    };
-    let base = match step {
-        Some(_) => Base::new(&bytes),
-        None => Base::with_digest(&bytes, tensor.digest()?),
-    };
-    let mut out = buffers.take(frame::compress_bound(raw.len(), options))?;
-    let (len, stored) = compress_delta_into(raw, &base, options, &mut out)?;
-    out.truncate(len);
-    if stored == Stored::Delta {
-        against(entry, tensor, step)?;
-    }
-    Ok(out)
+    let content = Content::Delta { base: base.digest()?, base_name, step, len: 0, checksum: 0 };
+    Ok(Entry { content, ..entry.clone() })
 }
 
 /// Compresses a tensor that lies in memory.

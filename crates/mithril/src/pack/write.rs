@@ -1,7 +1,7 @@
 //! Packs a file: the caller's thread reads and decides, others code, one writes.
 
 use super::assumed::Assumed;
-use super::budget::DeltaBudget;
+use super::budget::{Account, Ticket};
 use super::feed::Feeder;
 use super::layout::Layout;
 use super::{PackOptions, PackSummary, PackedTensor, Progress};
@@ -10,14 +10,14 @@ use crate::container::{BaseHint, Compression, Entry, Header, Original};
 use crate::frame_writer::FrameWriter;
 use crate::options::thread_count;
 use crate::pipeline::buffers::Buffer;
-use crate::pipeline::ordered;
+use crate::pipeline::ordered::{self, Results};
 use crate::pipeline::tasks::{Budget, Share};
 use mithril_format::container::ContainerWriter;
 use mithril_format::frame::Trailer;
 use mithril_format::{Digest, ReadAt};
 use std::io::{self, Write};
 use std::ops::Range;
-use std::sync::mpsc::SyncSender;
+use std::sync::mpsc::Receiver;
 
 /// Packs a model file to a container. Returns the writer, not flushed.
 ///
@@ -55,13 +55,13 @@ pub fn pack<W: Write + Send>(
         usize::try_from(layout.file_len).unwrap_or(usize::MAX),
     );
     let (buffers, memory) = (&*options.buffers, Budget::new(options.in_memory_len));
-    let (layout, assumed) = (&layout, Assumed::default());
+    let (layout, assumed, account) =
+        (&layout, Assumed::default(), Account::new(&options.delta_budget, threads));
+    let (memory, assumed, account) = (&memory, &assumed, &account);
     let (fed, written) = ordered::run(
-        threads,
-        |line| {
-            Feeder { source, layout, options, buffers, memory: &memory, assumed: &assumed, line }.feed_all()
-        },
-        |messages| write_entries(container, messages, &options.delta_budget, progress),
+        threads + account.n_waiting(),
+        |line| Feeder { source, layout, options, buffers, memory, assumed, account, line }.feed_all(),
+        |messages| write_entries(container, messages, progress),
     )
     .map_err(Error::starting)?;
     // When writing failed, feeding stopped because of it; what coding found broken comes before what is read later.
@@ -126,143 +126,101 @@ fn header(layout: &Layout, options: &PackOptions) -> Header {
     header
 }
 
-/// What is done, in the order in which it is written.
+/// Entries in the order in which they are written.
 pub(super) enum Message<'a> {
-    /// Entries without frames, or with whole frames that lie at these ranges.
-    Entries(Vec<(Entry, Option<Range<usize>>)>, Buffer<'a>),
-    /// An entry without a frame.
-    Link(Entry),
-    /// An entry with its whole frame, and its share of memory.
-    Frame(Entry, Buffer<'a>, Option<Share<'a>>),
-    /// An entry with its whole delta, and how to store it in full if the delta is too large.
-    Delta(Entry, Buffer<'a>, InFull<'a>),
-    /// An entry whose frame comes in parts, up to an `End`: as blocks of this frame, or as its bytes.
-    Start(Entry, Option<FrameWriter>),
-    /// Bytes of that frame.
-    Piece(Vec<u8>),
-    /// Blocks of that frame, with what the trailer says of them.
-    Blocks(Buffer<'a>, Trailer),
-    /// The end of that frame, and the digest of what it holds, if the index keeps it.
-    End(Option<Digest>),
-    /// Whether an entry may be stored by a delta of so many bytes: answered when all before it are counted.
-    Ask(Entry, u64, SyncSender<bool>),
+    /// Entries without frames, or with frames that lie at these ranges of the bytes, and their share of memory.
+    Done(Vec<(Entry, Option<Range<usize>>)>, Option<Buffer<'a>>, Option<Share<'a>>),
+    /// An entry whose frame comes in parts.
+    InParts(Box<InParts<'a>>),
 }
 
-/// Codes a tensor without its base.
-pub(super) type InFull<'a> = Box<dyn FnOnce() -> Result<(Entry, Buffer<'a>), Error> + Send + 'a>;
+impl<'a> Message<'a> {
+    /// An entry with its whole frame.
+    pub(super) fn whole(entry: Entry, frame: Buffer<'a>, share: Option<Share<'a>>) -> Self {
+        Self::Done(vec![(entry, Some(0..frame.len()))], Some(frame), share)
+    }
+}
 
-type Messages<'a, 'b> = dyn Iterator<Item = Result<Message<'a>, Error>> + 'b;
+/// An entry whose frame comes in parts.
+pub(super) struct InParts<'a> {
+    pub(super) entry: Entry,
+    pub(super) ticket: Ticket<'a>,
+    pub(super) parts: Parts<'a>,
+    /// Gets the digest of what the frame holds, if the index keeps it, after the last part. It does not come when feeding has
+    /// failed.
+    pub(super) end: Receiver<Option<Digest>>,
+}
+
+/// The parts of a frame.
+pub(super) enum Parts<'a> {
+    /// Its bytes.
+    Bytes(Results<Vec<u8>>),
+    /// Its blocks, with what the trailer says of them.
+    Blocks(FrameWriter, Results<Result<(Buffer<'a>, Trailer), Error>>),
+}
 
 fn write_entries<W: Write>(
     mut container: ContainerWriter<W>,
-    messages: &mut Messages<'_, '_>,
-    budget: &DeltaBudget,
+    messages: &mut dyn Iterator<Item = Result<Message<'_>, Error>>,
     progress: Progress<'_>,
 ) -> Result<ContainerWriter<W>, Error> {
-    let write = |container: &mut ContainerWriter<W>, entry: Entry, bytes: &[u8]| -> io::Result<()> {
-        budget.count(&entry, bytes.len() as u64);
-        let mut frame = container.start_frame(entry)?;
-        frame.write_all(bytes)?;
-        frame.finish();
-        Ok(())
-    };
-    while let Some(message) = messages.next() {
+    for message in messages {
         match message? {
-            Message::Entries(entries, bytes) => {
+            Message::Done(entries, bytes, share) => {
+                let bytes = bytes.as_deref().unwrap_or(&[]);
+                let n_bytes = entries.iter().map(|(entry, _)| entry.raw_len()).sum();
                 for (entry, range) in entries {
-                    let raw_len = entry.raw_len();
-                    match range {
-                        None => {
-                            budget.count(&entry, 0);
-                            container.add_link(entry)
-                        }
-                        Some(range) => write(&mut container, entry, &bytes[range]),
-                    }
-                    .map_err(Error::writing)?;
-                    progress(raw_len);
+                    let written = match range {
+                        None => container.add_link(entry),
+                        Some(range) => write_frame(&mut container, entry, &bytes[range]),
+                    };
+                    written.map_err(Error::writing)?;
                 }
-            }
-            Message::Link(entry) => {
-                let raw_len = entry.raw_len();
-                budget.count(&entry, 0);
-                container.add_link(entry).map_err(Error::writing)?;
-                progress(raw_len);
-            }
-            Message::Frame(entry, bytes, share) => {
-                let raw_len = entry.raw_len();
-                write(&mut container, entry, &bytes).map_err(Error::writing)?;
                 drop(share);
-                progress(raw_len);
+                progress(n_bytes);
             }
-            Message::Delta(entry, bytes, in_full) => {
-                let raw_len = entry.raw_len();
-                if budget.fits(&entry, bytes.len() as u64) {
-                    write(&mut container, entry, &bytes).map_err(Error::writing)?;
-                } else {
-                    let (entry, bytes) = in_full()?;
-                    write(&mut container, entry, &bytes).map_err(Error::writing)?;
-                }
-                progress(raw_len);
-            }
-            Message::Ask(entry, len, answer) => {
-                // Who asked may be gone, because of an error that is reported.
-                let _ = answer.send(budget.fits(&entry, len));
-            }
-            Message::Start(entry, frame) => {
-                write_parts(&mut container, (entry, frame), messages, budget, progress)?;
-            }
-            Message::Piece(_) | Message::Blocks(..) | Message::End(..) => {
-                unreachable!("pieces follow a start, and end with an end")
-            }
+            Message::InParts(frame) => write_parts(&mut container, *frame, progress)?,
         }
     }
     Ok(container)
 }
 
+fn write_frame<W: Write>(container: &mut ContainerWriter<W>, entry: Entry, bytes: &[u8]) -> io::Result<()> {
+    let mut frame = container.start_frame(entry)?;
+    frame.write_all(bytes)?;
+    frame.finish();
+    Ok(())
+}
+
 /// Writes an entry whose frame comes in parts.
 fn write_parts<W: Write>(
     container: &mut ContainerWriter<W>,
-    (entry, mut blocks): (Entry, Option<FrameWriter>),
-    messages: &mut Messages<'_, '_>,
-    budget: &DeltaBudget,
+    InParts { entry, mut ticket, parts, end }: InParts<'_>,
     progress: Progress<'_>,
 ) -> Result<(), Error> {
     let mut raw_len = entry.raw_len();
     let counted = entry.clone();
-    let mut frame = container.start_frame(entry).map_err(Error::writing)?;
-    if let Some(blocks) = &blocks {
-        frame.write_all(&blocks.head()).map_err(Error::writing)?;
-    }
-    for message in messages {
-        match message? {
-            Message::Piece(bytes) => frame.write_all(&bytes).map_err(Error::writing)?,
-            Message::Blocks(bytes, coded) => {
-                frame.write_all(&bytes).map_err(Error::writing)?;
-                progress(coded.raw_len);
-                raw_len -= coded.raw_len;
-                if let Some(blocks) = &mut blocks {
-                    blocks.append(coded, bytes.len());
-                }
+    let mut out = container.start_frame(entry).map_err(Error::writing)?;
+    let mut write = |bytes: &[u8]| out.write_all(bytes).map_err(Error::writing);
+    match parts {
+        Parts::Bytes(mut parts) => parts.try_for_each(|bytes| write(&bytes))?,
+        Parts::Blocks(mut frame, parts) => {
+            write(&frame.head())?;
+            for part in parts {
+                let (bytes, blocks) = part?;
+                write(&bytes)?;
+                progress(blocks.raw_len);
+                raw_len -= blocks.raw_len;
+                frame.append(blocks, bytes.len());
             }
-            Message::End(digest) => {
-                if let Some(blocks) = blocks {
-                    frame.write_all(&blocks.tail()).map_err(Error::writing)?;
-                }
-                budget.count(&counted, frame.finish_with(digest));
-                progress(raw_len);
-                return Ok(());
-            }
-            Message::Entries(..)
-            | Message::Link(_)
-            | Message::Frame(..)
-            | Message::Delta(..)
-            | Message::Ask(..)
-            | Message::Start(..) => {
-                unreachable!("a frame in pieces ends before the next")
-            }
+            write(&frame.tail())?;
         }
     }
-    // What feeds ended because of an error of its own, which is reported.
+    // Without an end the container is not finished either: why, is reported by what feeds.
+    if let Ok(digest) = end.recv() {
+        ticket.count(&counted, out.finish_with(digest));
+        progress(raw_len);
+    }
     Ok(())
 }
 

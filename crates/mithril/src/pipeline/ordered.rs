@@ -11,12 +11,27 @@ use std::sync::{Mutex, PoisonError};
 
 /// Where jobs are fed.
 pub(crate) struct Line<'env, T> {
-    /// None when there is no other thread to do them.
-    jobs: Option<SyncSender<(Job<'env, T>, SyncSender<T>)>>,
+    workers: Workers<'env>,
     places: SyncSender<Receiver<T>>,
+    n_places: usize,
 }
 
-type Job<'env, T> = Box<dyn FnOnce() -> T + Send + 'env>;
+/// The threads that do jobs; none when the caller's does them.
+#[derive(Clone)]
+struct Workers<'env>(Option<SyncSender<Job<'env>>>);
+
+type Job<'env> = Box<dyn FnOnce() + Send + 'env>;
+
+/// The results of a line, in order.
+pub(crate) struct Results<T>(Receiver<Receiver<T>>);
+
+impl<T> Iterator for Results<T> {
+    type Item = T;
+
+    fn next(&mut self) -> Option<T> {
+        self.0.recv().ok()?.recv().ok()
+    }
+}
 
 /// Results that are done but not taken, beside one per thread.
 const WAITING: usize = 2;
@@ -25,16 +40,29 @@ const WAITING: usize = 2;
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Closed;
 
-impl<'env, T> Line<'env, T> {
+impl<'env, T: Send + 'env> Line<'env, T> {
+    fn new(workers: Workers<'env>, n_places: usize) -> (Self, Results<T>) {
+        let (places, results) = sync_channel(n_places);
+        (Self { workers, places, n_places }, Results(results))
+    }
+
+    /// A line for the parts of one result, which the same threads make, and where they are taken.
+    pub(crate) fn branch<P: Send + 'env>(&self) -> (Line<'env, P>, Results<P>) {
+        Line::new(self.workers.clone(), self.n_places)
+    }
+
     /// Feeds a job; waits while enough are under way.
     pub(crate) fn push(&self, job: impl FnOnce() -> T + Send + 'env) -> Result<(), Closed> {
         let (place, result) = sync_channel(1);
         self.places.send(result).map_err(|_| Closed)?;
-        match &self.jobs {
-            Some(jobs) => jobs.send((Box::new(job), place)).map_err(|_| Closed),
+        let job = move || {
+            // There is room for one, and its receiver may be gone, as the next job shows.
+            let _ = place.send(job());
+        };
+        match &self.workers.0 {
+            Some(jobs) => jobs.send(Box::new(job)).map_err(|_| Closed),
             None => {
-                // There is room for one, and whoever wanted it may be gone, as the next one shows.
-                let _ = place.send(job());
+                job();
                 Ok(())
             }
         }
@@ -59,25 +87,21 @@ pub(crate) fn run<'env, T: Send + 'env, F, C: Send>(
     feed: impl FnOnce(&Line<'env, T>) -> F,
     take: impl FnOnce(&mut dyn Iterator<Item = T>) -> C + Send,
 ) -> io::Result<(F, C)> {
-    let (job_sender, jobs) = sync_channel::<(Job<'env, T>, SyncSender<T>)>(threads);
-    let (place_sender, places) = sync_channel::<Receiver<T>>(threads + WAITING);
+    let (job_sender, jobs) = sync_channel::<Job<'env>>(threads);
+    let (line, mut results) = Line::new(Workers(Some(job_sender)), threads + WAITING);
     let jobs = Mutex::new(jobs);
     let work = || {
         loop {
             let next = jobs.lock().unwrap_or_else(PoisonError::into_inner).recv();
-            let Ok((job, place)) = next else { return };
-            // Nobody may want it any more.
-            let _ = place.send(job());
+            let Ok(job) = next else { return };
+            job();
         }
     };
     std::thread::scope(|scope| {
         // First, as nothing goes on without it.
-        let taking = threads::start(scope, move || {
-            take(&mut places.iter().map_while(|result: Receiver<T>| result.recv().ok()))
-        })?;
+        let taking = threads::start(scope, move || take(&mut results))?;
         let workers = threads::start_helpers(scope, threads.max(1), || work);
-        let jobs = (!workers.is_empty()).then_some(job_sender);
-        let line = Line { jobs, places: place_sender };
+        let line = if workers.is_empty() { Line { workers: Workers(None), ..line } } else { line };
         let fed = feed(&line);
         // What the other threads wait for is dropped now, so that they end too.
         drop(line);
@@ -116,6 +140,28 @@ mod tests {
             .unwrap();
             assert_eq!(fed, Ok(()));
             assert_eq!(taken, (0..sizes(500, 9)).collect::<Vec<u32>>(), "{threads} threads");
+        }
+    }
+
+    #[test]
+    fn parts_of_a_result_come_in_order_while_others_are_made() {
+        for threads in [1, 3] {
+            let (fed, taken) = run(
+                threads,
+                |line: &Line<'_, Results<u32>>| {
+                    for first in (0..50).map(|result| 100 * result) {
+                        let (parts, results) = line.branch();
+                        line.push_done(results)?;
+                        (first..first + 20).try_for_each(|number| parts.push(move || number))?;
+                    }
+                    Ok::<_, Closed>(())
+                },
+                |results| results.flatten().collect::<Vec<u32>>(),
+            )
+            .unwrap();
+            assert_eq!(fed, Ok(()));
+            let expected = (0..50).flat_map(|result| 100 * result..100 * result + 20);
+            assert_eq!(taken, expected.collect::<Vec<u32>>(), "{threads} threads");
         }
     }
 
