@@ -2,6 +2,42 @@
 
 use crate::CodecError;
 
+/// Bytes, and what is after them in memory: kernels may read that, but never use it.
+#[derive(Debug, Clone, Copy)]
+pub struct Padded<'a> {
+    data: &'a [u8],
+    len: usize,
+}
+
+impl<'a> Padded<'a> {
+    /// The first `len` bytes of `data`, if there are that many.
+    pub fn new(data: &'a [u8], len: usize) -> Option<Self> {
+        (len <= data.len()).then_some(Self { data, len })
+    }
+
+    /// The bytes.
+    pub fn bytes(self) -> &'a [u8] {
+        &self.data[..self.len]
+    }
+
+    /// The bytes and what is after them.
+    pub(crate) fn with_padding(self) -> &'a [u8] {
+        self.data
+    }
+
+    /// The last `n` of the bytes.
+    pub(crate) fn last(self, n: usize) -> Self {
+        Self { data: &self.data[self.len - n..], len: n }
+    }
+}
+
+impl<'a> From<&'a [u8]> for Padded<'a> {
+    /// With nothing after them.
+    fn from(bytes: &'a [u8]) -> Self {
+        Self { data: bytes, len: bytes.len() }
+    }
+}
+
 /// A cursor over coded bytes. Every read is checked; a short input is `Truncated`, never a panic.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Cursor<'a> {

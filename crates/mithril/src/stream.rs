@@ -10,7 +10,7 @@ use crate::pipeline::buffers::zeros;
 use crate::plan::Evidence;
 use crate::{Error, ErrorKind, frame, pipeline, plan};
 use mithril_format::FormatError;
-use mithril_format::frame::{BlockHeader, FrameHeader, Trailer, decode_checked};
+use mithril_format::frame::{BlockHeader, FrameBlock, FrameHeader, Trailer, Verify};
 use std::io::{self, Read, Write};
 
 /// Raw bytes that are planned from, and that are coded or decoded at a time. Buffers of this size exist twice (raw and
@@ -327,8 +327,9 @@ impl<R: Read> Decoder<R> {
             &mut self.raw,
             self.options.threads,
             |block_idx, out, scratch| {
-                let CodedBlock { header: block, at, offset } = &blocks[block_idx - first_block];
-                decode_checked(header, block, &coded[*at..], block_idx as u64, *offset, None, out, scratch)
+                let CodedBlock { header: ref block, at, offset } = blocks[block_idx - first_block];
+                let block = FrameBlock { header: *block, block_idx, offset, data: &coded[at..] };
+                block.decode(header, Verify::Yes, None, out, scratch)
             },
         )?;
         self.handed_out = 0;

@@ -6,8 +6,8 @@
 
 use super::output::{DoesNotFit, Output};
 use super::{
-    Delta, MAX_OVERHEAD, Place, Recipe, Scratch, Shared, decode_block, encode_block, encode_by_recipe,
-    fields, low_bytes,
+    CodedBlock, Delta, MAX_OVERHEAD, Padded, Place, RawBlock, Recipe, Scratch, Shared, decode_block,
+    encode_block, encode_by_recipe, fields, low_bytes,
 };
 use crate::CodecError;
 use crate::delta;
@@ -18,14 +18,13 @@ use crate::transform::fields::{FieldSplit, Order};
 pub(super) fn encode(
     recipe: &Delta,
     alone: &Recipe,
-    shared: &Shared,
-    place: Place<'_>,
-    source: &[u8],
+    raw: RawBlock<'_>,
     scratch: &mut Scratch,
     out: &mut Output<'_>,
 ) -> Result<(), DoesNotFit> {
+    let RawBlock { source, place, .. } = raw;
     let Some(base) = place.base.filter(|base| base.len() == source.len()) else {
-        return encode_by_recipe(alone, shared, place, source, scratch, out);
+        return encode_by_recipe(alone, raw, scratch, out);
     };
     if base == source {
         return out.push(&[kind::SAME]);
@@ -41,7 +40,7 @@ pub(super) fn encode(
     }
     let mut written = Err(DoesNotFit);
     if coded.len() > least_len(alone, source) {
-        written = encode_by_recipe(alone, shared, place, source, scratch, out);
+        written = encode_by_recipe(alone, raw, scratch, out);
     }
     if written.is_err() || coded.len() < out.len() {
         written = out.restart().push(&coded);
@@ -89,32 +88,31 @@ pub(super) fn decode_same(rest: &[u8], base: Option<&[u8]>, out: &mut [u8]) -> R
 }
 
 pub(super) fn decode_difference(
-    data: &[u8],
-    len: usize,
+    block: Padded<'_>,
     base: Option<&[u8]>,
     out: &mut [u8],
     scratch: &mut Scratch,
 ) -> Result<(), CodecError> {
     let base = base_of(base, out)?;
-    delta::decode(data, len, base, out, &mut scratch.delta)
+    delta::decode(block, base, out, &mut scratch.delta)
 }
 
 pub(super) fn decode_xor(
-    data: &[u8],
-    len: usize,
+    block: Padded<'_>,
     base: Option<&[u8]>,
     out: &mut [u8],
     scratch: &mut Scratch,
 ) -> Result<(), CodecError> {
     let base = base_of(base, out)?;
-    let inner = &data[1..];
+    let inner = block.last(block.bytes().len() - 1);
     if matches!(
-        inner[..len - 1].first(),
+        inner.bytes().first(),
         Some(&(kind::ROWS | kind::SAME | kind::DIFFERENCE | kind::XOR | kind::PREDICTED))
     ) {
         return Err(CodecError::corrupt("kind of a block within a xor block"));
     }
-    decode_block(inner, len - 1, &Shared::default(), 0, None, out, scratch)?;
+    let inner = CodedBlock { bytes: inner, first_byte: 0, base: None };
+    decode_block(inner, &Shared::default(), out, scratch)?;
     out.iter_mut().zip(base).for_each(|(x, base)| *x ^= base);
     Ok(())
 }

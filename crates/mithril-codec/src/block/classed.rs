@@ -3,8 +3,8 @@
 //! time.
 
 use super::shared::{Shared, SharedSymbols, SymbolTables};
-use super::symbols::{read_escapes, resize_plane};
-use super::{Scratch, signs};
+use super::symbols::{CodedFields, read_escapes, resize_plane};
+use super::{Padded, Scratch, signs};
 use crate::CodecError;
 use crate::bytes::Cursor;
 use crate::checksum::Checksummer;
@@ -12,7 +12,7 @@ use crate::contexts::Buckets;
 use crate::entropy::rans8::{DecodeState, DecodeTable, Frequencies, Window, decode_groups};
 use crate::entropy::rans12;
 use crate::forever::symbols::{RANS8_CLASSED, RANS8_SHARED, RANS12_SHARED};
-use crate::transform::fields::{FieldSplit, Finish, Joiner, Order, TILE};
+use crate::transform::fields::{Finish, Joiner, Order, TILE};
 use std::cell::LazyCell;
 
 /// Elements that are joined at a time, whole tiles: with two or four bytes each they fill half of a first-level cache.
@@ -26,23 +26,19 @@ pub(super) fn is_classed(coder: u8) -> bool {
     matches!(coder, RANS8_SHARED | RANS8_CLASSED | RANS12_SHARED)
 }
 
-/// Decodes symbols, and signs where they are coded, from the first `len` bytes of `data`, and joins them with `rest`
-/// into `elements`, which `sum` takes; returns how many bytes they took.
-#[expect(clippy::too_many_arguments, reason = "one block's parts, all of them used")]
+/// Decodes symbols, and signs where they are coded, and joins them with the rest into `elements`, which `sum` takes;
+/// returns how many bytes they took.
 pub(super) fn decode(
-    data: &[u8],
-    len: usize,
+    coded: &CodedFields<'_>,
     shared: &Shared,
     rows: &[u32],
-    split: &FieldSplit,
-    rest: &[u8],
     sum: Option<&mut Checksummer>,
     elements: &mut [u8],
     scratch: &mut Scratch,
 ) -> Result<usize, CodecError> {
-    let mut cursor = Cursor::new(&data[..len], "symbols");
+    let CodedFields { split, rest, .. } = *coded;
+    let mut cursor = Cursor::new(coded.symbols.bytes(), "symbols");
     let n = elements.len() / usize::from(split.layout.width);
-    let coder = cursor.u8()?;
     let symbols =
         shared.symbols.as_ref().ok_or(CodecError::corrupt("symbols without their shared tables"))?;
     if split.order == Order::Packed {
@@ -53,7 +49,8 @@ pub(super) fn decode(
         return Err(CodecError::corrupt("block does not hold whole rows"));
     }
     resize_plane(&mut scratch.bucketed, n);
-    decode_symbols(data, len, coder, &mut cursor, symbols, &buckets, &mut scratch.bucketed)?;
+    let used = decode_symbols(coded.symbols, symbols, &buckets, &mut scratch.bucketed)?;
+    cursor.take(used)?;
     // Where rows are short, it takes as long to list them as to decode them: only where there are escapes.
     let positions = LazyCell::new(|| buckets.elements());
     read_escapes(&mut cursor, split, n, |position| positions.at(position), &mut scratch.patches)?;
@@ -98,7 +95,7 @@ pub(super) fn decode(
             }
         }
     }
-    Ok(len - cursor.rest().len())
+    Ok(coded.symbols.bytes().len() - cursor.rest().len())
 }
 
 /// Rows that are put back at a time: few that make up whole tiles, or else all.
@@ -110,16 +107,15 @@ fn rows_at_a_time(row_len: usize) -> usize {
     (CHUNK / (whole_tiles * row_len)).max(1) * whole_tiles
 }
 
-/// Decodes the symbols of all buckets; `cursor` stands in the first `len` bytes of `data`, behind the coder.
+/// Decodes the symbols of all buckets from the coder on; returns how many bytes they took.
 fn decode_symbols(
-    data: &[u8],
-    len: usize,
-    coder: u8,
-    cursor: &mut Cursor<'_>,
+    bytes: Padded<'_>,
     symbols: &SharedSymbols,
     buckets: &Buckets<'_>,
     bucketed: &mut [u8],
-) -> Result<(), CodecError> {
+) -> Result<usize, CodecError> {
+    let mut cursor = Cursor::new(bytes.bytes(), "symbols");
+    let coder = cursor.u8()?;
     match (&symbols.tables, coder) {
         (SymbolTables::Rans8(_), RANS8_SHARED) | (SymbolTables::Rans8PerBlock, RANS8_CLASSED) => {
             let windows = match &symbols.tables {
@@ -131,16 +127,17 @@ fn decode_symbols(
                 4 => decode_rans8::<4>,
                 _ => return Err(CodecError::corrupt("number of rANS8 streams")),
             };
-            decode(data, len, cursor, buckets, windows, bucketed)
+            decode(bytes, &mut cursor, buckets, windows, bucketed)?;
         }
         (SymbolTables::Rans12(_, tables), RANS12_SHARED) => {
             let coded_len = cursor.len32()?;
             let n = buckets.len();
             let runs = run_lens(&buckets.group_runs(rans12::LANES), n);
-            rans12::decode_into(cursor.take(coded_len)?, &runs, tables, &mut bucketed[..n])
+            rans12::decode_into(cursor.take(coded_len)?, &runs, tables, &mut bucketed[..n])?;
         }
-        _ => Err(CodecError::corrupt("shared tables of another coder")),
+        _ => return Err(CodecError::corrupt("shared tables of another coder")),
     }
+    Ok(bytes.bytes().len() - cursor.rest().len())
 }
 
 /// Runs in symbols from runs in groups.
@@ -158,8 +155,7 @@ fn run_lens(group_runs: &[(usize, usize)], n: usize) -> Vec<rans12::Run> {
 
 /// As `decode_symbols`, for rANS8 of `N` streams, from behind their number on.
 fn decode_rans8<const N: usize>(
-    data: &[u8],
-    len: usize,
+    bytes: Padded<'_>,
     cursor: &mut Cursor<'_>,
     buckets: &Buckets<'_>,
     windows: Option<&[Window]>,
@@ -178,9 +174,9 @@ fn decode_rans8<const N: usize>(
             &own
         }
     };
-    let coded_len = cursor.rest().len();
-    let data = &data[len - coded_len..];
-    let (mut state, end) = DecodeState::<N>::read(&data[..coded_len])?;
+    let streams = bytes.last(cursor.rest().len());
+    let (mut state, end) = DecodeState::<N>::read(streams.bytes())?;
+    let data = streams.with_padding();
     let mut first = 0;
     for (table, n_groups) in runs {
         let window = &windows[table];

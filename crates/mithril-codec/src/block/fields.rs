@@ -6,7 +6,10 @@
 //! ```
 
 use super::output::{DoesNotFit, Output};
-use super::{FieldRecipe, Place, Scratch, Shared, SymbolCoder, classed, low_bytes, signs, symbols};
+use super::symbols::{CodedFields, FieldBlock};
+use super::{
+    FieldRecipe, Padded, RawBlock, Scratch, Shared, SymbolCoder, classed, low_bytes, signs, symbols,
+};
 use crate::CodecError;
 use crate::bytes::Cursor;
 use crate::checksum::Checksummer;
@@ -22,18 +25,12 @@ const FLAG_RESERVED: u8 = 1 << 6;
 const FLAG_CODED_LOW: u8 = 1 << 7;
 
 /// The rows of a block that lies in a classed matrix; none when the blocks share nothing.
-pub(super) fn block_rows(
-    shared: &Shared,
-    recipe: &FieldRecipe,
-    place: Place<'_>,
-    len: usize,
-    scratch: &mut Scratch,
-) -> Vec<u32> {
+pub(super) fn block_rows(recipe: &FieldRecipe, raw: RawBlock<'_>, scratch: &mut Scratch) -> Vec<u32> {
     let mut rows = std::mem::take(&mut scratch.rows);
     rows.clear();
     let width = usize::from(recipe.layout.width);
-    let n = len / width;
-    if let Ok(range) = rows_of(shared, place.first_byte, width, n) {
+    let n = raw.source.len() / width;
+    if let Ok(range) = rows_of(raw.shared, raw.place.first_byte, width, n) {
         rows.extend(range);
     }
     rows
@@ -65,41 +62,36 @@ const CROWDED: usize = 64;
 /// moments of an optimiser, or tensors of different scales one behind the other. They are decoded at a third of the speed.
 pub(super) fn encode_crowded_or_not(
     recipe: &FieldRecipe,
-    shared: &Shared,
+    raw: RawBlock<'_>,
     rows: &[u32],
-    next: &[u8],
-    source: &[u8],
     scratch: &mut Scratch,
     out: &mut Output<'_>,
 ) -> Result<(), DoesNotFit> {
-    let in_window = encode(recipe, shared, rows, next, source, scratch, out);
-    let n = source.len() / usize::from(recipe.layout.width);
+    let in_window = encode(recipe, raw, rows, scratch, out);
+    let n = raw.source.len() / usize::from(recipe.layout.width);
     let is_crowded = recipe.coder == SymbolCoder::Rans8
-        && (rows.is_empty() || shared.symbols.is_none())
+        && (rows.is_empty() || raw.shared.symbols.is_none())
         && scratch.escapes.len() * CROWDED > n;
     if !is_crowded {
         return in_window;
     }
     let len = in_window.map(|()| out.len() - out.len() / CROWDED);
     let wide = FieldRecipe { coder: SymbolCoder::Rans12, ..*recipe };
-    let by_wide = encode(&wide, shared, rows, next, source, scratch, out.restart());
+    let by_wide = encode(&wide, raw, rows, scratch, out.restart());
     match len {
-        Ok(len) if by_wide.is_err() || out.len() >= len => {
-            encode(recipe, shared, rows, next, source, scratch, out.restart())
-        }
+        Ok(len) if by_wide.is_err() || out.len() >= len => encode(recipe, raw, rows, scratch, out.restart()),
         _ => by_wide,
     }
 }
 
 pub(super) fn encode(
     recipe: &FieldRecipe,
-    shared: &Shared,
+    raw: RawBlock<'_>,
     rows: &[u32],
-    next: &[u8],
-    source: &[u8],
     scratch: &mut Scratch,
     out: &mut Output<'_>,
 ) -> Result<(), DoesNotFit> {
+    let RawBlock { source, shared, place } = raw;
     let width = usize::from(recipe.layout.width);
     let n = source.len() / width;
     let (elements, tail) = source.split_at(n * width);
@@ -141,8 +133,8 @@ pub(super) fn encode(
     let mut plane = std::mem::take(&mut scratch.plane);
     symbols::resize_plane(&mut plane, n);
     split_tiles(&split, elements, &mut plane[..n.next_multiple_of(32)], out.reserve(split.rest_len(n))?);
-    let written =
-        symbols::encode(recipe.coder, symbols, rows, &split, elements, &mut plane, next, scratch, out);
+    let block = FieldBlock { split: &split, elements, rows, next: place.next };
+    let written = symbols::encode(recipe.coder, symbols, &block, &mut plane, scratch, out);
     scratch.plane = plane;
     written?;
     if let Some(signs) = signs {
@@ -152,20 +144,24 @@ pub(super) fn encode(
     out.push(tail)
 }
 
-/// Decodes a block that is known to be of this kind. `rows` are given when they are not simply the next ones. Returns
-/// whether `sum` has taken the decoded bytes.
-#[expect(clippy::too_many_arguments, reason = "a block, where it stands, and where it goes")]
+/// The rows of a block in a matrix.
+#[derive(Clone, Copy)]
+pub(super) enum Rows<'a> {
+    /// All from the one that starts at this byte of the tensor.
+    From(u64),
+    These(&'a [u32]),
+}
+
+/// Decodes a block that is known to be of this kind. Returns whether `sum` has taken the decoded bytes.
 pub(super) fn decode(
-    data: &[u8],
-    len: usize,
+    block: Padded<'_>,
     shared: &Shared,
-    first_byte: u64,
-    rows: Option<&[u32]>,
+    rows: Rows<'_>,
     sum: Option<&mut Checksummer>,
     out: &mut [u8],
     scratch: &mut Scratch,
 ) -> Result<bool, CodecError> {
-    let mut cursor = Cursor::new(&data[..len], "bit fields");
+    let mut cursor = Cursor::new(block.bytes(), "bit fields");
     let (split, n_low) = read_header(&mut cursor)?;
     let width = usize::from(split.layout.width);
     let n = out.len() / width;
@@ -176,25 +172,24 @@ pub(super) fn decode(
     let rest = cursor.take(split.rest_len(n))?;
     let mut next_rows = Vec::new();
     let rows = match rows {
-        Some(rows) => rows,
-        None => {
+        Rows::These(rows) => rows,
+        Rows::From(first_byte) => {
             next_rows.extend(rows_of(shared, first_byte, width, n).unwrap_or(0..0));
             &next_rows
         }
     };
-    let after = &data[len - cursor.rest().len()..];
+    let coded = CodedFields { symbols: block.last(cursor.rest().len()), split: &split, rest };
     let has_coded_signs = split.layout.sign && !split.raw_sign;
     let mut sum = sum.filter(|_| n_low == 0);
-    let is_summed = if after.first().is_some_and(|&coder| classed::is_classed(coder)) {
-        let (len, sum) = (cursor.rest().len(), sum.as_deref_mut());
+    let is_summed = if cursor.rest().first().is_some_and(|&coder| classed::is_classed(coder)) {
+        let sum = sum.as_deref_mut();
         let is_summed = sum.is_some();
-        let used = classed::decode(after, len, shared, rows, &split, rest, sum, elements, scratch)?;
+        let used = classed::decode(&coded, shared, rows, sum, elements, scratch)?;
         cursor.take(used)?;
         is_summed
     } else {
         let sum = sum.as_deref_mut().filter(|_| !has_coded_signs);
-        let (used, is_summed) =
-            symbols::decode(after, cursor.rest().len(), &split, rest, sum, elements, scratch)?;
+        let (used, is_summed) = symbols::decode(&coded, sum, elements, scratch)?;
         cursor.take(used)?;
         if has_coded_signs {
             let signs =

@@ -156,7 +156,7 @@ mod tests {
         let mut coded = vec![0; source.len() + MAX_OVERHEAD];
         let len = encode_block(recipe, shared, Place::default(), source, &mut scratch, &mut coded);
         let mut raw = vec![0; source.len()];
-        let sum = decode_block_and_sum(&coded, len, shared, 0, None, &mut raw, &mut scratch).unwrap();
+        let sum = decode_block_and_sum(coded[..len].into(), shared, &mut raw, &mut scratch).unwrap();
         assert!(raw == source && sum == checksum(source), "{recipe:?}");
         len
     }

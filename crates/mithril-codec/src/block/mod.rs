@@ -34,8 +34,10 @@ pub(crate) use signs::{
 
 use crate::CodecError;
 use crate::bytes::Cursor;
+pub use crate::bytes::Padded;
 use crate::checksum::{Checksummer, checksum};
 use crate::forever::kind;
+use fields::Rows;
 use output::{DoesNotFit, Output};
 
 /// Bytes that a coded block may take beyond its raw length: the kind.
@@ -101,7 +103,8 @@ pub fn encode_block(
 ) -> usize {
     assert!(out.len() >= source.len() + MAX_OVERHEAD, "a block may not fit its output");
     let mut output = Output::new(&mut out[..source.len() + MAX_OVERHEAD]);
-    match encode_by_recipe(recipe, shared, place, source, scratch, &mut output) {
+    let raw = RawBlock { source, shared, place };
+    match encode_by_recipe(recipe, raw, scratch, &mut output) {
         // A block that saves nothing is stored: it decodes faster.
         Ok(()) if output.len() <= source.len() => output.len(),
         _ => store_block(source, out),
@@ -118,16 +121,23 @@ pub fn store_block(source: &[u8], out: &mut [u8]) -> usize {
     source.len() + 1
 }
 
+/// A block to encode, and what its tensor knows of it.
+#[derive(Clone, Copy)]
+struct RawBlock<'a> {
+    source: &'a [u8],
+    shared: &'a Shared,
+    place: Place<'a>,
+}
+
 fn encode_by_recipe(
     recipe: &Recipe,
-    shared: &Shared,
-    place: Place<'_>,
-    source: &[u8],
+    raw: RawBlock<'_>,
     scratch: &mut Scratch,
     out: &mut Output<'_>,
 ) -> Result<(), DoesNotFit> {
+    let RawBlock { source, place, .. } = raw;
     if let Recipe::AgainstBase { delta, alone } = recipe {
-        return against_base::encode(delta, alone, shared, place, source, scratch, out);
+        return against_base::encode(delta, alone, raw, scratch, out);
     }
     if matches!(recipe, Recipe::Predicted) && place.base == Some(source) {
         return out.push(&[kind::SAME]);
@@ -137,66 +147,56 @@ fn encode_by_recipe(
     }
     match recipe {
         Recipe::Stored | Recipe::AgainstBase { .. } => Err(DoesNotFit),
-        Recipe::Predicted => predicted::encode(shared, place, source, scratch, out),
+        Recipe::Predicted => predicted::encode(raw, scratch, out),
         Recipe::Fields(recipe) => {
-            let rows = fields::block_rows(shared, recipe, place, source.len(), scratch);
-            let result =
-                fields::encode_crowded_or_not(recipe, shared, &rows, place.next, source, scratch, out);
+            let rows = fields::block_rows(recipe, raw, scratch);
+            let result = fields::encode_crowded_or_not(recipe, raw, &rows, scratch, out);
             scratch.rows = rows;
             result
         }
-        Recipe::Rows(recipe) => rows::encode(recipe, shared, place, source, scratch, out),
+        Recipe::Rows(recipe) => rows::encode(recipe, raw, scratch, out),
         Recipe::Planes { width, compressors } => planes::encode(*width, compressors, source, out),
         Recipe::Untyped { compressors } => untyped::encode(compressors, source, out),
         Recipe::Runs { run_lens, compressors } => planes::encode_runs(run_lens, compressors, source, out),
         Recipe::Palette { width, compressors, otherwise } => {
             match palette::encode(*width, compressors, source, out) {
                 Ok(()) => Ok(()),
-                Err(DoesNotFit) => encode_by_recipe(otherwise, shared, place, source, scratch, out.restart()),
+                Err(DoesNotFit) => encode_by_recipe(otherwise, raw, scratch, out.restart()),
             }
         }
         Recipe::Sparse { width, nonzero } => sparse::encode(*width, nonzero, source, scratch, out),
     }
 }
 
-/// Decodes the block in the first `len` bytes of `data` into exactly `out`. Kernels may read, but never use,
-/// what stands behind those bytes. `base` is what the base has in this place, for frames that have one.
+/// A coded block, and what its frame knows of it.
+#[derive(Debug, Clone, Copy)]
+pub struct CodedBlock<'a> {
+    /// Its bytes.
+    pub bytes: Padded<'a>,
+    /// Where its first raw byte lies in the tensor.
+    pub first_byte: u64,
+    /// What the base has in this place, for frames that have one.
+    pub base: Option<&'a [u8]>,
+}
+
+impl<'a> From<&'a [u8]> for CodedBlock<'a> {
+    /// The first block of a tensor without a base, with nothing after it.
+    fn from(bytes: &'a [u8]) -> Self {
+        Self { bytes: bytes.into(), first_byte: 0, base: None }
+    }
+}
+
+/// Decodes a block into exactly `out`.
 ///
 /// # Errors
 /// When the block is damaged or needs something that this build does not know.
 pub fn decode_block(
-    data: &[u8],
-    len: usize,
+    block: CodedBlock<'_>,
     shared: &Shared,
-    first_byte: u64,
-    base: Option<&[u8]>,
     out: &mut [u8],
     scratch: &mut Scratch,
 ) -> Result<(), CodecError> {
-    let block = data.get(..len).ok_or(CodecError::truncated("block"))?;
-    let mut cursor = Cursor::new(block, "block");
-    match cursor.u8()? {
-        kind::STORED => {
-            let raw = cursor.rest();
-            if raw.len() == out.len() {
-                out.copy_from_slice(raw);
-                Ok(())
-            } else {
-                Err(CodecError::corrupt("stored block of another size"))
-            }
-        }
-        kind::CONSTANT => fill_constant(cursor.rest(), out),
-        kind::FIELDS => fields::decode(data, len, shared, first_byte, None, None, out, scratch).map(|_| ()),
-        kind::PLANES => planes::decode(cursor, out, scratch),
-        kind::PALETTE => palette::decode(cursor, out),
-        kind::SPARSE => sparse::decode(cursor, out, scratch),
-        kind::ROWS => rows::decode(cursor, shared, first_byte, out, scratch),
-        kind::SAME => against_base::decode_same(cursor.rest(), base, out),
-        kind::DIFFERENCE => against_base::decode_difference(data, len, base, out, scratch),
-        kind::XOR => against_base::decode_xor(data, len, base, out, scratch),
-        kind::PREDICTED => predicted::decode(cursor, shared, first_byte, base, out, scratch),
-        id => Err(CodecError::Unsupported { what: "block kind", id: u32::from(id) }),
-    }
+    decode_taking(block, shared, None, out, scratch).map(|_| ())
 }
 
 /// Decodes a block as [`decode_block`] does and returns the checksum of its raw bytes, which is taken on the way where
@@ -205,23 +205,47 @@ pub fn decode_block(
 /// # Errors
 /// As [`decode_block`].
 pub fn decode_block_and_sum(
-    data: &[u8],
-    len: usize,
+    block: CodedBlock<'_>,
     shared: &Shared,
-    first_byte: u64,
-    base: Option<&[u8]>,
     out: &mut [u8],
     scratch: &mut Scratch,
 ) -> Result<u64, CodecError> {
-    if len > 0 && data.len() >= len && data[0] == kind::FIELDS {
-        let mut sum = Checksummer::default();
-        if fields::decode(data, len, shared, first_byte, None, Some(&mut sum), out, scratch)? {
-            return Ok(sum.finish());
+    let mut sum = Checksummer::default();
+    let is_summed = decode_taking(block, shared, Some(&mut sum), out, scratch)?;
+    Ok(if is_summed { sum.finish() } else { checksum(out) })
+}
+
+/// Decodes a block; returns whether `sum` has taken its raw bytes.
+fn decode_taking(
+    block: CodedBlock<'_>,
+    shared: &Shared,
+    sum: Option<&mut Checksummer>,
+    out: &mut [u8],
+    scratch: &mut Scratch,
+) -> Result<bool, CodecError> {
+    let CodedBlock { bytes, first_byte, base } = block;
+    let mut cursor = Cursor::new(bytes.bytes(), "block");
+    match cursor.u8()? {
+        kind::STORED => {
+            let raw = cursor.rest();
+            if raw.len() != out.len() {
+                return Err(CodecError::corrupt("stored block of another size"));
+            }
+            out.copy_from_slice(raw);
         }
-    } else {
-        decode_block(data, len, shared, first_byte, base, out, scratch)?;
+        kind::CONSTANT => fill_constant(cursor.rest(), out)?,
+        kind::FIELDS => return fields::decode(bytes, shared, Rows::From(first_byte), sum, out, scratch),
+        kind::PLANES => planes::decode(cursor, out, scratch)?,
+        kind::PALETTE => palette::decode(cursor, out)?,
+        kind::SPARSE => sparse::decode(cursor, out, scratch)?,
+        kind::ROWS => rows::decode(cursor, shared, first_byte, out, scratch)?,
+        kind::SAME => against_base::decode_same(cursor.rest(), base, out)?,
+        kind::DIFFERENCE => against_base::decode_difference(bytes, base, out, scratch)?,
+        kind::XOR => against_base::decode_xor(bytes, base, out, scratch)?,
+        kind::PREDICTED => predicted::decode(cursor, shared, block, out, scratch)?,
+        id => return Err(CodecError::Unsupported { what: "block kind", id: u32::from(id) }),
     }
-    Ok(checksum(out))
+    Ok(false)
 }
 
 /// Whether blocks of this kind can be decoded with their base only.
@@ -295,7 +319,9 @@ mod tests {
                 for at in (0..64).chain([100]) {
                     let mut raw = vec![0x5a; source.len() + 200];
                     let out = &mut raw[at..at + source.len()];
-                    let sum = decode_block_and_sum(&coded, len, &shared, 0, None, out, &mut scratch).unwrap();
+                    let bytes = Padded::new(&coded, len).unwrap();
+                    let block = CodedBlock { bytes, first_byte: 0, base: None };
+                    let sum = decode_block_and_sum(block, &shared, out, &mut scratch).unwrap();
                     assert_eq!(sum, checksum(&source), "{layout:?} at {at}, {slack}");
                     let (before, rest) = raw.split_at(at);
                     let (decoded, after) = rest.split_at(source.len());
@@ -322,7 +348,7 @@ mod tests {
         let bits = 8 * len / 16_500;
         assert!(coded[0] == kind::FIELDS && bits == 29, "kind {} of {bits} bits", coded[0]);
         let mut raw = vec![0; source.len()];
-        decode_block(&coded, len, &shared, 0, None, &mut raw, &mut scratch).unwrap();
+        decode_block(coded[..len].into(), &shared, &mut raw, &mut scratch).unwrap();
         assert!(raw == source);
     }
 
@@ -353,7 +379,7 @@ mod tests {
                 encode_block(&Recipe::Fields(recipe), &shared, place, &source, &mut scratch, &mut coded);
             assert_eq!(coded[0], kind, "{recipe:?}");
             let mut raw = vec![0; source.len()];
-            decode_block(&coded, len, &shared, 0, None, &mut raw, &mut scratch).unwrap();
+            decode_block(coded[..len].into(), &shared, &mut raw, &mut scratch).unwrap();
             assert!(raw == source, "{recipe:?}");
         }
     }

@@ -1,19 +1,18 @@
 //! Blocks given the prediction that their frame shares: see [`crate::prediction`].
 
 use super::output::{DoesNotFit, Output};
-use super::{Place, Scratch, Shared};
+use super::{CodedBlock, RawBlock, Scratch, Shared};
 use crate::CodecError;
 use crate::bytes::Cursor;
 use crate::forever::kind;
 use crate::prediction;
 
 pub(super) fn encode(
-    shared: &Shared,
-    place: Place<'_>,
-    source: &[u8],
+    raw: RawBlock<'_>,
     scratch: &mut Scratch,
     out: &mut Output<'_>,
 ) -> Result<(), DoesNotFit> {
+    let RawBlock { source, shared, place } = raw;
     let model = shared.prediction.as_ref().ok_or(DoesNotFit)?;
     let mut coded = std::mem::take(&mut scratch.coded);
     coded.clear();
@@ -28,12 +27,11 @@ pub(super) fn encode(
 pub(super) fn decode(
     cursor: Cursor<'_>,
     shared: &Shared,
-    first_byte: u64,
-    base: Option<&[u8]>,
+    block: CodedBlock<'_>,
     out: &mut [u8],
     scratch: &mut Scratch,
 ) -> Result<(), CodecError> {
     let model = shared.prediction.as_ref();
     let model = model.ok_or(CodecError::corrupt("predicted block without a prediction to share"))?;
-    prediction::decode(model, cursor, first_byte, base, out, &mut scratch.prediction)
+    prediction::decode(model, cursor, block.first_byte, block.base, out, &mut scratch.prediction)
 }

@@ -4,9 +4,9 @@
 //! `[1] kind [1] width [4] row length`, a stream of masks with four rows each (the first in the lowest bit; set for
 //! the second part), then two parts: `[4] length` and a block of bit fields with the rows of that part.
 
-use super::fields::{self, or_of_elements};
+use super::fields::{self, Rows, or_of_elements};
 use super::output::{DoesNotFit, Output};
-use super::{FieldRecipe, Place, Scratch, Shared, has_few_low_bytes};
+use super::{FieldRecipe, Place, RawBlock, Scratch, Shared, has_few_low_bytes};
 use crate::CodecError;
 use crate::bytes::Cursor;
 use crate::entropy::stream::{self, Allowed};
@@ -20,14 +20,13 @@ const MIN_DEAD: u32 = 4;
 
 pub(super) fn encode(
     recipe: &FieldRecipe,
-    shared: &Shared,
-    place: Place<'_>,
-    source: &[u8],
+    raw: RawBlock<'_>,
     scratch: &mut Scratch,
     out: &mut Output<'_>,
 ) -> Result<(), DoesNotFit> {
+    let RawBlock { source, shared, .. } = raw;
     let width = usize::from(recipe.layout.width);
-    let rows = fields::block_rows(shared, recipe, place, source.len(), scratch);
+    let rows = fields::block_rows(recipe, raw, scratch);
     let row_len = shared.row_len().unwrap_or(0);
     let dead: Vec<u32> = match row_len {
         0 => Vec::new(),
@@ -45,7 +44,7 @@ pub(super) fn encode(
         .collect();
     let all_alike = apart.iter().all(|&is_apart| Some(&is_apart) == apart.first());
     if rows.len() != dead.len() || all_alike {
-        let result = fields::encode(recipe, shared, &rows, place.next, source, scratch, out);
+        let result = fields::encode(recipe, raw, &rows, scratch, out);
         scratch.rows = rows;
         return result;
     }
@@ -67,7 +66,8 @@ pub(super) fn encode(
     for (rows, bytes) in &parts {
         coded.resize(bytes.len() + 512, 0);
         let mut part = Output::new(&mut coded);
-        fields::encode(recipe, shared, rows, &[], bytes, scratch, &mut part)?;
+        let raw = RawBlock { source: bytes, shared, place: Place::default() };
+        fields::encode(recipe, raw, rows, scratch, &mut part)?;
         let len = part.len();
         out.push_u32(len)?;
         out.push(&coded[..len])?;
@@ -118,7 +118,7 @@ pub(super) fn decode(
             return Err(CodecError::corrupt("rows are not bit fields"));
         }
         inner.resize(members.len() * row_bytes, 0);
-        fields::decode(block, len, shared, 0, Some(&rows), None, &mut inner, scratch)?;
+        fields::decode(block.into(), shared, Rows::These(&rows), None, &mut inner, scratch)?;
         for (&row, bytes) in members.iter().zip(inner.chunks_exact(row_bytes)) {
             out[row * row_bytes..][..row_bytes].copy_from_slice(bytes);
         }

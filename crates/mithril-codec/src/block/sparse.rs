@@ -79,7 +79,7 @@ pub(super) fn decode(
     }
     let mut kept = std::mem::take(&mut scratch.inner);
     kept.resize(n_kept * width, 0);
-    let decoded = decode_block(inner, len, &Shared::default(), 0, None, &mut kept, scratch);
+    let decoded = decode_block(inner.into(), &Shared::default(), &mut kept, scratch);
     let keeps_zero = has_zero(&kept, width);
     let mut next = kept.chunks_exact(width);
     for (four, mask) in out[..n * width].chunks_mut(MASKED * width).zip(&masks) {

@@ -15,7 +15,7 @@
 use super::fields::read_element;
 use super::output::{DoesNotFit, Output};
 use super::shared::{SharedSymbols, SymbolTables};
-use super::{Scratch, SymbolCoder};
+use super::{Padded, Scratch, SymbolCoder};
 use crate::CodecError;
 use crate::arch::kernels;
 use crate::bytes::Cursor;
@@ -48,19 +48,35 @@ pub(super) fn resize_plane(plane: &mut Vec<u8>, n: usize) {
     }
 }
 
-/// Encodes a plane that `split` made of `elements`; the plane is used up.
-#[expect(clippy::too_many_arguments, reason = "one block's parts, all of them used")]
+/// A block whose elements were split into fields.
+pub(super) struct FieldBlock<'a> {
+    pub(super) split: &'a FieldSplit,
+    pub(super) elements: &'a [u8],
+    /// Its rows in a classed matrix.
+    pub(super) rows: &'a [u32],
+    /// The bytes that will be encoded next.
+    pub(super) next: &'a [u8],
+}
+
+/// A plane on its way to symbols.
+struct Plane<'a> {
+    /// Elements; the rest of the plane is padding.
+    n: usize,
+    indices: &'a mut [u8],
+    /// Positions of those without a symbol.
+    escapes: &'a mut Vec<u32>,
+}
+
+/// Encodes the plane of a block; the plane is used up.
 pub(super) fn encode(
     coder: SymbolCoder,
     shared: Option<&SharedSymbols>,
-    rows: &[u32],
-    split: &FieldSplit,
-    elements: &[u8],
+    block: &FieldBlock<'_>,
     plane: &mut [u8],
-    next: &[u8],
     scratch: &mut Scratch,
     out: &mut Output<'_>,
 ) -> Result<(), DoesNotFit> {
+    let FieldBlock { split, elements, rows, next } = *block;
     let n = elements.len() / usize::from(split.layout.width);
     let Scratch { bucketed, room, bytes, escapes, .. } = scratch;
     escapes.clear();
@@ -71,19 +87,20 @@ pub(super) fn encode(
         resize_plane(bucketed, n);
         buckets.gather(&plane[..n], bucketed);
         overflows = overflowing(split, elements, &bucketed[..n], |position| at.at(position));
+        let plane = Plane { n, indices: bucketed, escapes };
         match &shared.tables {
             SymbolTables::Rans8(windows) => {
                 out.push(&[RANS8_SHARED])?;
-                encode_rans8(RunsOf::Buckets(buckets, Some(windows)), n, bucketed, &[], room, escapes, out)?;
+                encode_rans8(RunsOf::Buckets(buckets, Some(windows)), plane, &[], room, out)?;
             }
             SymbolTables::Rans8PerBlock => {
                 out.push(&[RANS8_CLASSED])?;
-                encode_rans8(RunsOf::Buckets(buckets, None), n, bucketed, &[], room, escapes, out)?;
+                encode_rans8(RunsOf::Buckets(buckets, None), plane, &[], room, out)?;
             }
             SymbolTables::Rans12(tables, _) => {
                 out.push(&[RANS12_SHARED])?;
                 let runs = buckets.group_runs(rans12::LANES);
-                encode_rans12(&runs, tables, n, bucketed, bytes, escapes, out)?;
+                encode_rans12(&runs, tables, plane, bytes, out)?;
             }
         }
     } else if plane[1..n].iter().all(|&index| index == plane[0]) && !plane_overflows(split) {
@@ -99,7 +116,8 @@ pub(super) fn encode(
                 };
                 out.push(&[RANS8, window.offset])?;
                 out.push(window.frequencies.bytes())?;
-                encode_rans8(RunsOf::One(&window), n, plane, next, room, escapes, out)?;
+                let plane = Plane { n, indices: plane, escapes };
+                encode_rans8(RunsOf::One(&window), plane, next, room, out)?;
             }
             SymbolCoder::Rans8Listed => {
                 let listed = ListedValues::choose_and_map(&mut plane[..n], escapes);
@@ -107,7 +125,8 @@ pub(super) fn encode(
                 out.push(&listed.values)?;
                 out.push(listed.frequencies.bytes())?;
                 let window = Window { offset: 0, frequencies: listed.frequencies };
-                encode_rans8(RunsOf::Mapped(&window), n, plane, next, room, escapes, out)?;
+                let plane = Plane { n, indices: plane, escapes };
+                encode_rans8(RunsOf::Mapped(&window), plane, next, room, out)?;
             }
             SymbolCoder::Rans12 => {
                 let mut counts = [0; 256];
@@ -117,7 +136,8 @@ pub(super) fn encode(
                 table.write(bytes);
                 out.push(&[RANS12])?;
                 out.push(bytes)?;
-                encode_rans12(&[(0, n.div_ceil(rans12::LANES))], &[table], n, plane, bytes, escapes, out)?;
+                let plane = Plane { n, indices: plane, escapes };
+                encode_rans12(&[(0, n.div_ceil(rans12::LANES))], &[table], plane, bytes, out)?;
             }
         }
     }
@@ -175,29 +195,26 @@ enum RunsOf<'a> {
 
 fn encode_rans8(
     runs: RunsOf<'_>,
-    n: usize,
-    plane: &mut [u8],
+    plane: Plane<'_>,
     next: &[u8],
     room: &mut Vec<u8>,
-    escapes: &mut Vec<u32>,
     out: &mut Output<'_>,
 ) -> Result<(), DoesNotFit> {
-    if n < FOUR_STREAMS_FROM {
-        encode_rans8_streams::<1>(runs, n, plane, next, room, escapes, out)
+    if plane.n < FOUR_STREAMS_FROM {
+        encode_rans8_streams::<1>(runs, plane, next, room, out)
     } else {
-        encode_rans8_streams::<4>(runs, n, plane, next, room, escapes, out)
+        encode_rans8_streams::<4>(runs, plane, next, room, out)
     }
 }
 
 fn encode_rans8_streams<const N: usize>(
     runs_of: RunsOf<'_>,
-    n: usize,
-    plane: &mut [u8],
+    plane: Plane<'_>,
     next: &[u8],
     room: &mut Vec<u8>,
-    escapes: &mut Vec<u32>,
     out: &mut Output<'_>,
 ) -> Result<(), DoesNotFit> {
+    let Plane { n, indices: plane, escapes } = plane;
     let group_len = 32 * N;
     let padded = n.next_multiple_of(group_len);
     out.push(&[u8::try_from(N).unwrap_or(0)])?;
@@ -256,12 +273,11 @@ fn encode_rans8_streams<const N: usize>(
 fn encode_rans12(
     group_runs: &[(usize, usize)],
     tables: &[rans12::FrequencyTable],
-    n: usize,
-    plane: &mut [u8],
+    plane: Plane<'_>,
     bytes: &mut Vec<u8>,
-    escapes: &mut Vec<u32>,
     out: &mut Output<'_>,
 ) -> Result<(), DoesNotFit> {
+    let Plane { n, indices: plane, escapes } = plane;
     let mut runs = Vec::with_capacity(group_runs.len());
     let mut first = 0;
     for &(table_idx, n_groups) in group_runs {
@@ -316,18 +332,26 @@ fn escape_len(split: &FieldSplit) -> usize {
     if split.top_bits() <= 8 { 1 } else { 2 }
 }
 
-/// Decodes top fields from the first `len` bytes of `data` and joins them with `rest` into `elements`; returns
-/// how many bytes they took, and whether `sum` has taken the elements.
+/// The coded parts of a block of bit fields.
+pub(super) struct CodedFields<'a> {
+    /// Its symbols, and what follows them.
+    pub(super) symbols: Padded<'a>,
+    pub(super) split: &'a FieldSplit,
+    /// The packed rest of its elements.
+    pub(super) rest: &'a [u8],
+}
+
+/// Decodes top fields and joins them with the rest into `elements`; returns how many bytes they took, and whether `sum` has
+/// taken the elements.
 pub(super) fn decode(
-    data: &[u8],
-    len: usize,
-    split: &FieldSplit,
-    rest: &[u8],
+    coded: &CodedFields<'_>,
     sum: Option<&mut Checksummer>,
     elements: &mut [u8],
     scratch: &mut Scratch,
 ) -> Result<(usize, bool), CodecError> {
-    let mut cursor = Cursor::new(&data[..len], "symbols");
+    let CodedFields { symbols, split, rest } = *coded;
+    let len = symbols.bytes().len();
+    let mut cursor = Cursor::new(symbols.bytes(), "symbols");
     let n = elements.len() / usize::from(split.layout.width);
     let plane = &mut scratch.plane;
     resize_plane(plane, n);
@@ -347,7 +371,7 @@ pub(super) fn decode(
             let table = DecodeTable::new(&frequencies);
             let patches = &mut scratch.patches;
             let is_summed = sum.is_some();
-            let block = OneTable { data, len, values: &values, table: &table, split, rest };
+            let block = OneTable { coded, values: &values, table: &table };
             decode(&block, &mut cursor, sum, elements, plane, patches)?;
             return Ok((len - cursor.rest().len(), is_summed));
         }
@@ -379,15 +403,11 @@ pub(crate) struct FieldSymbols<'a> {
     pub(crate) rest: &'a [u8],
 }
 
-/// Symbols of one table, and what they are joined with.
+/// The coded parts of a block whose symbols have one table.
 struct OneTable<'a> {
-    data: &'a [u8],
-    /// Bytes of `data` that belong to the block.
-    len: usize,
+    coded: &'a CodedFields<'a>,
     values: &'a [u8; 16],
     table: &'a DecodeTable,
-    split: &'a FieldSplit,
-    rest: &'a [u8],
 }
 
 /// Decodes symbols and escapes; `cursor` stands behind the number of streams.
@@ -399,10 +419,11 @@ fn decode_one_table<const N: usize>(
     plane: &mut [u8],
     patches: &mut Vec<(u32, u16)>,
 ) -> Result<(), CodecError> {
-    let OneTable { len, values, table, split, rest, .. } = *block;
-    let coded_len = cursor.rest().len();
-    let data = &block.data[len - coded_len..];
-    let (mut state, end) = DecodeState::<N>::read(&data[..coded_len])?;
+    let OneTable { coded, values, table } = *block;
+    let CodedFields { symbols, split, rest } = *coded;
+    let streams = symbols.last(cursor.rest().len());
+    let (mut state, end) = DecodeState::<N>::read(streams.bytes())?;
+    let data = streams.with_padding();
     cursor.take(end)?;
     let width = usize::from(split.layout.width);
     let n = elements.len() / width;

@@ -124,7 +124,7 @@ mod tests {
         let len =
             encode_block(&recipe, &Shared::default(), Place::default(), source, &mut scratch, &mut coded);
         let mut back = vec![0; source.len()];
-        decode_block(&coded, len, &Shared::default(), 0, None, &mut back, &mut scratch).unwrap();
+        decode_block(coded[..len].into(), &Shared::default(), &mut back, &mut scratch).unwrap();
         assert!(back == source);
         len
     }

@@ -2,10 +2,10 @@
 
 use super::flags::Source;
 use super::header::{self, Context, Flags};
-use super::raw::{self, RawCounts};
+use super::raw::{self, Planes, RawCounts};
 use super::{MAX_CONTEXTS, Number, Scratch, classes, contexts, flags, passes, words};
 use crate::CodecError;
-use crate::bytes::Cursor;
+use crate::bytes::{Cursor, Padded};
 use crate::entropy::rans8::{DecodeState, DecodeTable, decode_groups};
 
 /// Symbols are their own values.
@@ -24,32 +24,40 @@ pub(super) struct Symbols {
     counts: RawCounts,
 }
 
-/// Decodes the block in the first `len` bytes of `data`, whose kind has been read, into `out`. `base` is of the same
-/// length. Kernels may read, but never use, what stands behind the block.
+/// What a block says of its elements, decoded as far as their contexts.
+pub(super) struct Differences<'a> {
+    pub(super) number: Number,
+    pub(super) tables: Vec<Context>,
+    pub(super) symbols: Symbols,
+    pub(super) planes: Planes<'a>,
+    /// The bytes of the planes, and what follows them.
+    pub(super) kept: Padded<'a>,
+}
+
+/// Decodes a block into `out`. `base` is of the same length.
 pub(crate) fn decode(
-    data: &[u8],
-    len: usize,
+    block: Padded<'_>,
     base: &[u8],
     out: &mut [u8],
     scratch: &mut Scratch,
 ) -> Result<(), CodecError> {
-    let mut cursor = Cursor::new(&data[1..len], "difference block");
+    let mut cursor = Cursor::new(&block.bytes()[1..], "difference block");
     let (number, rules, tables) = header::read(&mut cursor, out.len())?;
     let n = out.len() / number.width;
     contexts::assign(number, &rules, &base[..n * number.width], &mut scratch.contexts);
     let n_streams = cursor.u8()?;
-    let coded_len = cursor.rest().len();
-    let after = &data[len - coded_len..];
+    let coded = block.last(cursor.rest().len());
     let (used, symbols) = match n_streams {
-        1 => decode_symbols::<1>(after, coded_len, &tables, scratch)?,
-        4 => decode_symbols::<4>(after, coded_len, &tables, scratch)?,
+        1 => decode_symbols::<1>(coded, &tables, scratch)?,
+        4 => decode_symbols::<4>(coded, &tables, scratch)?,
         _ => return Err(CodecError::corrupt("number of rANS8 streams")),
     };
     cursor.take(used)?;
-    let kept = &data[len - cursor.rest().len()..];
+    let kept = block.last(cursor.rest().len());
     let planes = raw::planes(&mut cursor, &symbols.counts)?;
-    if !words::apply(number, &tables, &symbols, &planes, kept, base, out, scratch) {
-        passes::apply(number, &tables, &symbols, &planes, base, out, scratch);
+    let differences = Differences { number, tables, symbols, planes, kept };
+    if !words::apply(&differences, base, out, scratch) {
+        passes::apply(&differences, base, out, scratch);
     }
     read_escapes(&mut cursor, number, n, out)?;
     let tail = &mut out[n * number.width..];
@@ -63,12 +71,12 @@ pub(crate) fn decode(
 /// Decodes flags and classes of all contexts; returns the bytes that they took. Flags come first: they say how many
 /// classes there are.
 fn decode_symbols<const N: usize>(
-    data: &[u8],
-    len: usize,
+    coded: Padded<'_>,
     tables: &[Context],
     scratch: &mut Scratch,
 ) -> Result<(usize, Symbols), CodecError> {
-    let (mut state, end) = DecodeState::<N>::read(&data[..len])?;
+    let (mut state, end) = DecodeState::<N>::read(coded.bytes())?;
+    let data = coded.with_padding();
     let group_len = 32 * N;
     let bucketed = &mut scratch.bucketed;
     let mut sources = [Source::None; MAX_CONTEXTS];

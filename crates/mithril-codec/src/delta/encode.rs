@@ -14,6 +14,23 @@ use crate::entropy::stream::FOUR_STREAMS_FROM;
 /// Center and exact differences of each context.
 pub(super) type Centers = [(u64, Option<[u64; 2]>); MAX_CONTEXTS];
 
+/// The contexts of a block, and how their symbols are coded.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Contexts<'a> {
+    pub(super) number: Number,
+    pub(super) rules: &'a header::Rules,
+    /// Elements of each context.
+    pub(super) n_in_context: &'a [usize],
+    pub(super) n_streams: usize,
+}
+
+impl Contexts<'_> {
+    /// Symbols of a group of all streams.
+    pub(super) fn group_len(&self) -> usize {
+        32 * self.n_streams
+    }
+}
+
 /// The symbols of a block: flags of each context as strings of bits, and classes, both in the scratch.
 #[derive(Debug)]
 pub(super) struct Split {
@@ -51,19 +68,17 @@ pub(crate) fn encode(
     let centers = choose_centers(number, &steps, first_center, elements, base, scratch);
     set_codes(number, &centers, elements, base, scratch);
     let n_streams = if n < FOUR_STREAMS_FROM { 1 } else { 4 };
-    let group_len = 32 * n_streams;
-    let n_in_context = &n_in_context[..n_contexts];
+    let block = Contexts { number, rules: &rules, n_in_context: &n_in_context[..n_contexts], n_streams };
     let escapes = match words::kernels(number) {
         Some(kernels) => {
-            let mut split = encode_words::split(kernels, number, &centers, n_in_context, group_len, scratch);
+            let mut split = encode_words::split(kernels, &block, &centers, scratch);
             let lanes = encode_words::Windows::of(&split.tables);
-            let counts = encode_symbols(n_streams, number, &rules, &mut split, n_in_context, scratch, out);
+            let counts = encode_symbols(&block, &mut split, scratch, out);
             encode_words::write_raw(kernels, number, &lanes, &counts, scratch, out)
         }
         None => {
-            let (mut split, escapes) =
-                encode_passes::split(number, &centers, n_in_context, group_len, scratch);
-            let counts = encode_symbols(n_streams, number, &rules, &mut split, n_in_context, scratch, out);
+            let (mut split, escapes) = encode_passes::split(&block, &centers, scratch);
+            let counts = encode_symbols(&block, &mut split, scratch, out);
             encode_passes::write_raw(number, &split.tables, &counts, scratch, out);
             escapes
         }
@@ -168,15 +183,13 @@ pub(super) fn set_codes(
 /// Writes tables and coded symbols: flags of all contexts, then classes of all contexts. Returns how many elements keep
 /// how many bits.
 fn encode_symbols(
-    n_streams: usize,
-    number: Number,
-    rules: &header::Rules,
+    block: &Contexts<'_>,
     split: &mut Split,
-    n_in_context: &[usize],
     scratch: &mut Scratch,
     out: &mut Vec<u8>,
 ) -> RawCounts {
-    let group_len = 32 * n_streams;
+    let Contexts { number, rules, n_in_context, n_streams } = *block;
+    let group_len = block.group_len();
     let Scratch { bucketed, flags: strings, quads, .. } = scratch;
     let Split { tables, n_moved, flags_at, starts } = split;
     // Symbols of four flags for contexts that have both kinds.

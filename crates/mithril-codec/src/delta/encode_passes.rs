@@ -1,26 +1,21 @@
 //! The symbols and kept bits of a difference block, one step after the other for all elements: the definition, with kernels
 //! for AVX2.
 
-use super::encode::{Centers, Split, TABLES_LEN};
+use super::encode::{Centers, Contexts, Split, TABLES_LEN};
 use super::header::Context;
 use super::model::{self, CodeCounts, NO_SYMBOL, STILL};
 use super::raw::{self, RawCounts};
-use super::{MAX_CONTEXTS, Number, Scratch, classes, contexts, flags};
+use super::{MAX_CONTEXTS, Number, PassScratch, Scratch, classes, contexts, flags};
 use crate::arch::kernels;
 use std::borrow::Cow;
 
 /// Chooses the classes of each context and splits the codes of all elements into flags and classes by context. Also returns
 /// the positions of elements that have no class.
-pub(super) fn split(
-    number: Number,
-    centers: &Centers,
-    n_in_context: &[usize],
-    group_len: usize,
-    scratch: &mut Scratch,
-) -> (Split, Vec<u32>) {
+pub(super) fn split(block: &Contexts<'_>, centers: &Centers, scratch: &mut Scratch) -> (Split, Vec<u32>) {
+    let (Contexts { number, n_in_context, .. }, group_len) = (*block, block.group_len());
     flag_moved(scratch);
-    let n_moved = contexts::count(&scratch.moved_contexts);
-    let counts = count_codes(&scratch.moved_contexts, &scratch.symbols);
+    let n_moved = contexts::count(&scratch.passes.moved_contexts);
+    let counts = count_codes(&scratch.passes.moved_contexts, &scratch.passes.symbols);
     let mut tables = vec![Context::STILL; n_in_context.len()];
     let mut symbols_of = [[NO_SYMBOL; 256]; MAX_CONTEXTS];
     for (at, table) in tables.iter_mut().enumerate() {
@@ -33,8 +28,9 @@ pub(super) fn split(
             *table = model::context(center, exact, &classes);
         }
     }
-    let escapes = set_symbols(&tables, &symbols_of, scratch);
-    let Scratch { contexts, moved, moved_contexts, symbols, bucketed, flags: strings, .. } = scratch;
+    let escapes = set_symbols(&tables, &symbols_of, &mut scratch.passes);
+    let Scratch { contexts, bucketed, flags: strings, passes, .. } = scratch;
+    let PassScratch { moved, moved_contexts, symbols, .. } = passes;
     let n_moved = contexts::count(moved_contexts);
     let (mut flags_at, mut starts) = ([0; MAX_CONTEXTS], [0; MAX_CONTEXTS]);
     let mut ends = [None; MAX_CONTEXTS];
@@ -79,7 +75,8 @@ fn count_codes(contexts: &[u8], codes: &[u8]) -> Vec<CodeCounts> {
 
 /// Flags the elements that are away from their centers, and collects their contexts and codes.
 fn flag_moved(scratch: &mut Scratch) {
-    let Scratch { contexts, codes, moved, moved_contexts, symbols, .. } = scratch;
+    let Scratch { contexts, codes, passes, .. } = scratch;
+    let PassScratch { moved, moved_contexts, symbols, .. } = passes;
     moved.resize(codes.len().div_ceil(64), 0);
     let done = kernels().delta_flag(codes, STILL, moved);
     for (word, codes) in moved[done..].iter_mut().zip(codes[64 * done..].chunks(64)) {
@@ -94,9 +91,9 @@ fn flag_moved(scratch: &mut Scratch) {
 fn set_symbols(
     tables: &[Context],
     symbols_of: &[[u8; 256]; MAX_CONTEXTS],
-    scratch: &mut Scratch,
+    scratch: &mut PassScratch,
 ) -> Vec<u32> {
-    let Scratch { moved, moved_contexts, symbols, .. } = scratch;
+    let PassScratch { moved, moved_contexts, symbols, .. } = scratch;
     let mut without = Vec::new();
     let done = match kernels() {
         kernels if tables.iter().all(|table| table.exact.is_none()) => {
@@ -162,11 +159,12 @@ pub(super) fn write_raw(
     scratch: &mut Scratch,
     out: &mut Vec<u8>,
 ) {
-    let Scratch { moved, moved_contexts, symbols, raw_bits, raw_lens, rests, bucketed, .. } = scratch;
+    let Scratch { rests, passes, .. } = scratch;
+    let PassScratch { moved, moved_contexts, symbols, raw_bits, raw_lens, plane, .. } = passes;
     super::passes::set_raw_lens(tables, moved_contexts, symbols, raw_lens);
     for rest in &mut rests[..number.width] {
-        flags::keep_flagged(rest, moved, bucketed);
-        std::mem::swap(rest, bucketed);
+        flags::keep_flagged(rest, moved, plane);
+        std::mem::swap(rest, plane);
     }
     raw_bits.resize(raw_lens.len(), 0);
     let done = kernels().delta_top_bits(raw_lens, &rests[..number.width], raw_bits);

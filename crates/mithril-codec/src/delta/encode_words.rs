@@ -4,12 +4,12 @@
 //! Codes are sorted by context first. Within a context everything is then one after the other: counting codes, choosing
 //! classes, flags as they are written. Kept bits stand in the order of the elements, and are collected from these.
 
-use super::encode::{Centers, Split, TABLES_LEN};
+use super::encode::{Centers, Contexts, Split, TABLES_LEN};
 use super::header::Context;
 use super::model::{self, CodeCounts, STILL};
 use super::raw::{self, RawCounts};
 use super::words::TILE_WORDS;
-use super::{MAX_CONTEXTS, Number, Scratch, contexts};
+use super::{MAX_CONTEXTS, Number, Scratch, WordScratch, contexts};
 use crate::arch::WordKernels;
 
 /// Bytes behind what kernels write that they may touch, and behind the last of it, where they take some words together.
@@ -58,13 +58,13 @@ impl Windows {
 /// Chooses the classes of each context and splits the codes of all elements into flags and classes by context.
 pub(super) fn split(
     kernels: &dyn WordKernels,
-    number: Number,
+    block: &Contexts<'_>,
     centers: &Centers,
-    n_in_context: &[usize],
-    group_len: usize,
     scratch: &mut Scratch,
 ) -> Split {
-    let Scratch { contexts, codes, symbols: sorted, bucketed, flags: strings, rests, .. } = scratch;
+    let (Contexts { number, n_in_context, .. }, group_len) = (*block, block.group_len());
+    let Scratch { contexts, codes, bucketed, flags: strings, rests, words, .. } = scratch;
+    let sorted = &mut words.codes;
     // Whole words: elements that do not exist are in no context and have not moved.
     let n = codes.len();
     contexts.resize(n.next_multiple_of(64), u8::MAX);
@@ -144,7 +144,7 @@ pub(super) fn write_raw(
     scratch: &mut Scratch,
     out: &mut Vec<u8>,
 ) -> Vec<u32> {
-    let Scratch { contexts, codes, rests, raw_bits: bits, bucketed: bytes, .. } = scratch;
+    let Scratch { contexts, codes, rests, words: WordScratch { bits, bytes, .. }, .. } = scratch;
     let (bit_lens, byte_lens) = raw::plane_lens(counts);
     let mut end = 0;
     let bits_starts = bit_lens.map(|n| {

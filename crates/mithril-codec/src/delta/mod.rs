@@ -58,32 +58,52 @@ pub struct DeltaRecipe {
 /// Contexts of a block at most: their tables are looked up by shuffles.
 pub(crate) const MAX_CONTEXTS: usize = 16;
 
-/// Buffers that blocks reuse.
+/// Buffers that blocks reuse: those of both paths, and those of each.
 #[derive(Debug, Default)]
 pub(crate) struct Scratch {
     /// Context of every element.
     contexts: Vec<u8>,
-    /// One bit per element: whether it is away from its center.
-    moved: Vec<u64>,
-    /// Context of every moved element.
-    moved_contexts: Vec<u8>,
-    /// Class symbol of every moved element; or what the symbols of every element say.
-    symbols: Vec<u8>,
+    /// What the encoder codes: sign and bit length of every element.
+    codes: Vec<u8>,
+    /// What the encoder codes below the sign: byte `j` of every element in the `j`-th.
+    rests: [Vec<u8>; 8],
     /// Symbols as the coder sees them, context by context.
     bucketed: Vec<u8>,
     /// Flags of each context as a string of bits.
     flags: Vec<u8>,
     /// Symbols of four flags, context by context.
     quads: Vec<u8>,
+    room: Vec<u8>,
+    passes: PassScratch,
+    words: WordScratch,
+}
+
+/// Buffers of `passes` and `encode_passes`.
+#[derive(Debug, Default)]
+struct PassScratch {
+    /// One bit per element: whether it is away from its center.
+    moved: Vec<u64>,
+    /// Context of every moved element.
+    moved_contexts: Vec<u8>,
+    /// Class symbol of every moved element.
+    symbols: Vec<u8>,
     /// Kept bits of every moved element: the part that fills no byte.
     raw_bits: Vec<u8>,
     /// Number of kept bits of every moved element.
     raw_lens: Vec<u8>,
-    /// What the encoder codes: sign and bit length of every element.
-    codes: Vec<u8>,
-    /// What the encoder codes below the sign: byte `j` of every element in the `j`-th.
-    rests: [Vec<u8>; 8],
     /// Steps of the moved elements, where they have two bytes.
     steps: Vec<u16>,
-    room: Vec<u8>,
+    /// One plane of kept bits or bytes on its way.
+    plane: Vec<u8>,
+}
+
+/// Buffers of `words` and `encode_words`.
+#[derive(Debug, Default)]
+struct WordScratch {
+    /// Codes context by context: what the encoder codes, or what the symbols of the decoder say.
+    codes: Vec<u8>,
+    /// Planes of single kept bits.
+    bits: Vec<u8>,
+    /// Planes of kept bytes.
+    bytes: Vec<u8>,
 }

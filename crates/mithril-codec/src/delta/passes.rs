@@ -1,30 +1,24 @@
 //! The elements of a difference block, one step after the other for all of them: the definition, with kernels for AVX2.
 
-use super::decode::Symbols;
+use super::decode::Differences;
 use super::header::Context;
-use super::raw::{self, Planes};
-use super::{MAX_CONTEXTS, Number, Scratch, classes, flags};
+use super::raw;
+use super::{MAX_CONTEXTS, Number, PassScratch, Scratch, classes, flags};
 use crate::arch::kernels;
 
 /// Steps that a kernel makes at a time.
 const STEPS: usize = 16;
 
 /// Moves every element of the base by its difference.
-pub(super) fn apply(
-    number: Number,
-    tables: &[Context],
-    symbols: &Symbols,
-    planes: &Planes<'_>,
-    base: &[u8],
-    out: &mut [u8],
-    scratch: &mut Scratch,
-) {
-    flags::merge(&scratch.contexts, symbols.sources, &scratch.flags, &mut scratch.moved);
-    flags::keep_flagged(&scratch.contexts, &scratch.moved, &mut scratch.moved_contexts);
-    classes::merge(&scratch.moved_contexts, symbols.starts, &scratch.bucketed, &mut scratch.symbols);
-    set_raw_lens(tables, &scratch.moved_contexts, &scratch.symbols, &mut scratch.raw_lens);
-    raw::spread(planes, &scratch.raw_lens, &mut scratch.bucketed, &mut scratch.raw_bits);
-    move_elements(number, tables, &planes.bytes, base, out, scratch);
+pub(super) fn apply(differences: &Differences<'_>, base: &[u8], out: &mut [u8], scratch: &mut Scratch) {
+    let Differences { number, tables, symbols, planes, .. } = differences;
+    let Scratch { contexts, bucketed, flags: strings, passes, .. } = scratch;
+    flags::merge(contexts, symbols.sources, strings, &mut passes.moved);
+    flags::keep_flagged(contexts, &passes.moved, &mut passes.moved_contexts);
+    classes::merge(&passes.moved_contexts, symbols.starts, bucketed, &mut passes.symbols);
+    set_raw_lens(tables, &passes.moved_contexts, &passes.symbols, &mut passes.raw_lens);
+    raw::spread(planes, &passes.raw_lens, &mut passes.plane, &mut passes.raw_bits);
+    move_elements(*number, tables, &planes.bytes, base, out, scratch);
 }
 
 /// The number of kept bits of every moved element.
@@ -66,18 +60,19 @@ fn move_elements(
 ) {
     let plain = tables.iter().all(|context| context.center == 0 && context.exact.is_none());
     let (mut done, mut next, mut at) = (0, 0, [0; 8]);
-    if plain && number.width == 2 && set_steps(tables, planes[0], scratch) {
-        (done, next) = kernels().delta_apply_16(number.sign, base, &scratch.moved, &scratch.steps, out);
+    if plain && number.width == 2 && set_steps(tables, planes[0], &mut scratch.passes) {
+        (done, next) =
+            kernels().delta_apply_16(number.sign, base, &scratch.passes.moved, &scratch.passes.steps, out);
     }
     done *= 64;
     // Elements that a kernel left need to know where their kept bytes start.
     if done > 0 && done < scratch.contexts.len() {
-        let lens = &scratch.raw_lens[..next];
+        let lens = &scratch.passes.raw_lens[..next];
         for (at, least) in at.iter_mut().zip([8, 16, 24]) {
             *at = lens.iter().filter(|&&len| len >= least).count();
         }
     }
-    let Scratch { contexts, moved, symbols, raw_bits, raw_lens, .. } = scratch;
+    let Scratch { contexts, passes: PassScratch { moved, symbols, raw_bits, raw_lens, .. }, .. } = scratch;
     number.by_width(|number| {
         for (element, &context) in contexts.iter().enumerate().skip(done) {
             let context = &tables[usize::from(context)];
@@ -99,8 +94,8 @@ fn move_elements(
 }
 
 /// The steps of all moved elements of two bytes, unless no kernel makes those of whole vectors; returns whether.
-fn set_steps(tables: &[Context], low_bytes: &[u8], scratch: &mut Scratch) -> bool {
-    let Scratch { moved_contexts, symbols, raw_bits, raw_lens, steps, .. } = scratch;
+fn set_steps(tables: &[Context], low_bytes: &[u8], scratch: &mut PassScratch) -> bool {
+    let PassScratch { moved_contexts, symbols, raw_bits, raw_lens, steps, .. } = scratch;
     let n = symbols.len();
     // A kernel reads up to 32 steps at a time.
     steps.resize(n + 32, 0);

@@ -3,6 +3,7 @@
 use super::*;
 use crate::Dtype;
 use crate::arch::{kernel_sets, with_kernels};
+use crate::bytes::Padded;
 use crate::sizes;
 
 /// A fixed generator.
@@ -59,7 +60,7 @@ fn check(recipe: &DeltaRecipe, source: &[u8], base: &[u8]) -> usize {
         with_kernels(kernels, || {
             assert!(block == coded(recipe, source, base), "{kernels:?} {recipe:?}");
             let mut out = vec![0; source.len()];
-            decode(&block, block.len(), base, &mut out, &mut Scratch::default()).unwrap();
+            decode(block[..].into(), base, &mut out, &mut Scratch::default()).unwrap();
             assert!(out == source, "{kernels:?} {recipe:?}, {} bytes", source.len());
         });
     }
@@ -158,13 +159,16 @@ fn truncated_and_damaged_blocks_are_refused_or_harmless() {
             let mut out = vec![0; source.len()];
             let mut scratch = Scratch::default();
             for len in 1..block.len() {
-                assert!(decode(&block, len, &base, &mut out, &mut scratch).is_err(), "cut to {len}");
-                assert!(decode(&block[..len], len, &base, &mut out, &mut scratch).is_err(), "cut to {len}");
+                assert!(
+                    decode(Padded::new(&block, len).unwrap(), &base, &mut out, &mut scratch).is_err(),
+                    "cut to {len}"
+                );
+                assert!(decode(block[..len].into(), &base, &mut out, &mut scratch).is_err(), "cut to {len}");
             }
             for bit in 8..8 * block.len() {
                 block[bit / 8] ^= 1 << (bit % 8);
                 // Any answer is right but a panic: what the bits mean is for the checksum to say.
-                let _ = decode(&block, block.len(), &base, &mut out, &mut scratch);
+                let _ = decode(block[..].into(), &base, &mut out, &mut scratch);
                 block[bit / 8] ^= 1 << (bit % 8);
             }
         }
@@ -183,7 +187,7 @@ fn decoding_does_not_depend_on_what_was_decoded_before() {
     }
     for (block, source, base) in blocks.iter().chain(blocks.iter().rev()) {
         let mut out = vec![1; source.len()];
-        decode(block, block.len(), base, &mut out, &mut scratch).unwrap();
+        decode(block[..].into(), base, &mut out, &mut scratch).unwrap();
         assert!(out == *source);
     }
 }

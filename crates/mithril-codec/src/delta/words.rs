@@ -4,11 +4,11 @@
 //! element says all that follows from its symbols. Handing these bytes to the elements is then the only step that looks
 //! at every context, and everything behind it happens in registers.
 
-use super::decode::Symbols;
+use super::decode::{Differences, Symbols};
 use super::flags::Source;
 use super::header::{Context, EXACT_FROM};
-use super::raw::{self, Planes};
-use super::{Centers32, MAX_CONTEXTS, Number, Scratch};
+use super::raw;
+use super::{Centers32, MAX_CONTEXTS, Number, Scratch, WordScratch};
 use crate::arch::WordKernels;
 
 /// What the symbols of an element say: whether it is away from its center, in which direction, whether there is a
@@ -55,23 +55,19 @@ pub(super) fn kernels(number: Number) -> Option<&'static dyn WordKernels> {
     crate::arch::kernels().delta_words().filter(|_| matches!(number.width, 2 | 4))
 }
 
-/// Moves every element of the base by its difference, if there are kernels for that; returns whether. `kept` is where the
-/// planes start, and all that stands behind them.
-#[expect(clippy::too_many_arguments, reason = "what the block holds, part by part")]
+/// Moves every element of the base by its difference, if there are kernels for that; returns whether.
 pub(super) fn apply(
-    number: Number,
-    tables: &[Context],
-    symbols: &Symbols,
-    planes: &Planes<'_>,
-    kept: &[u8],
+    differences: &Differences<'_>,
     base: &[u8],
     out: &mut [u8],
     scratch: &mut Scratch,
 ) -> bool {
+    let Differences { number, tables, symbols, planes, kept } = differences;
+    let number = *number;
     let Some(kernels) = kernels(number) else { return false };
-    let Scratch { contexts, bucketed, flags, symbols: codes, raw_bits: bits, .. } = scratch;
+    let Scratch { contexts, bucketed, flags, words: WordScratch { codes, bits, .. }, .. } = scratch;
     let (codes_at, n_contexts) = join(kernels, tables, symbols, bucketed, flags, codes);
-    let (bits, bits_at) = raw::strings(planes, kept, BITS_SLACK, bits);
+    let (bits, bits_at) = raw::strings(planes, kept.with_padding(), BITS_SLACK, bits);
     let plain = tables.iter().all(|context| context.center == 0 && context.exact.is_none());
     let centers = Centers32::new(tables.iter().map(|context| (context.center, context.exact)));
     let mut walk = Walk {

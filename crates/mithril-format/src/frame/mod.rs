@@ -16,5 +16,5 @@ mod trailer;
 
 pub use header::{BlockHeader, FrameHeader};
 pub use layout::FrameLayout;
-pub use read::{BlockEntry, FrameView, decode_checked, decode_unchecked};
+pub use read::{BlockEntry, FrameBlock, FrameView, Verify};
 pub use trailer::Trailer;

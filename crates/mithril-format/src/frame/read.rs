@@ -3,7 +3,7 @@
 use super::{BlockHeader, FrameHeader, Trailer};
 use crate::FormatError;
 use mithril_codec::CodecError;
-use mithril_codec::block::{Scratch, decode_block, decode_block_and_sum};
+use mithril_codec::block::{CodedBlock, Padded, Scratch, decode_block, decode_block_and_sum};
 
 /// A frame whose header and trailer are checked.
 #[derive(Debug)]
@@ -91,8 +91,9 @@ impl<'a> FrameView<'a> {
     ) -> Result<(), FormatError> {
         let entry = &self.blocks[block_idx];
         assert_eq!(out.len(), entry.header.raw_len as usize, "output of a block's raw length");
-        let data = self.coded_at(entry);
-        decode_checked(&self.header, &entry.header, data, block_idx as u64, entry.offset, base, out, scratch)
+        let (header, offset, data) = (entry.header, entry.offset, self.coded_at(entry));
+        let block = FrameBlock { header, block_idx, offset, data };
+        block.decode(&self.header, Verify::Yes, base, out, scratch)
     }
 
     /// The frame from a block's coded bytes on.
@@ -151,56 +152,59 @@ fn frame_len(bytes: &[u8], header: &FrameHeader, header_len: usize) -> Option<us
     (marker == at && trailer.coded_lens.len() == n_blocks).then_some(end)
 }
 
-/// Decodes the block at the front of `data` and verifies its checksum; what stands behind it is not used. `base` is
-/// as in [`FrameView::decode_block`].
-///
-/// # Errors
-/// When the block is damaged.
-#[expect(clippy::too_many_arguments, reason = "a block, where it stands, and where it goes")]
-pub fn decode_checked(
-    header: &FrameHeader,
-    block: &BlockHeader,
-    data: &[u8],
-    block_idx: u64,
-    offset: u64,
-    base: Option<&[u8]>,
-    out: &mut [u8],
-    scratch: &mut Scratch,
-) -> Result<(), FormatError> {
-    if !header.checksums {
-        return decode_unchecked(header, block, data, block_idx, offset, base, out, scratch);
-    }
-    let base = base.filter(|_| header.base.is_some());
-    let first_byte = block_idx * u64::from(header.block_len);
-    let refused = |source: CodecError| FormatError::Block { block_idx, offset, source };
-    let len = block.coded_len as usize;
-    let sum = decode_block_and_sum(data, len, &header.shared, first_byte, base, out, scratch);
-    let (actual, expected) = (sum.map_err(refused)?, block.checksum);
-    if actual == expected {
-        Ok(())
-    } else {
-        Err(FormatError::BlockChecksum { block_idx, offset, expected, actual })
-    }
+/// A block of a frame, and where it lies.
+#[derive(Debug, Clone, Copy)]
+pub struct FrameBlock<'a> {
+    /// What its header says.
+    pub header: BlockHeader,
+    /// Its number in the frame.
+    pub block_idx: usize,
+    /// Where its header starts, for errors.
+    pub offset: u64,
+    /// Its coded bytes, and what follows them in memory, which is not used.
+    pub data: &'a [u8],
 }
 
-/// As [`decode_checked`], without its checksum: for blocks of which others are made whose checksums are verified.
-///
-/// # Errors
-/// When the block is damaged, as far as that shows.
-#[expect(clippy::too_many_arguments, reason = "a block, where it stands, and where it goes")]
-pub fn decode_unchecked(
-    header: &FrameHeader,
-    block: &BlockHeader,
-    data: &[u8],
-    block_idx: u64,
-    offset: u64,
-    base: Option<&[u8]>,
-    out: &mut [u8],
-    scratch: &mut Scratch,
-) -> Result<(), FormatError> {
-    let base = base.filter(|_| header.base.is_some());
-    let first_byte = block_idx * u64::from(header.block_len);
-    let refused = |source: CodecError| FormatError::Block { block_idx, offset, source };
-    let len = block.coded_len as usize;
-    decode_block(data, len, &header.shared, first_byte, base, out, scratch).map_err(refused)
+/// Whether the checksum of a block is compared, if its frame has checksums.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Verify {
+    /// It is.
+    Yes,
+    /// It is not: for blocks that others are made from, whose checksums are compared.
+    No,
+}
+
+impl FrameBlock<'_> {
+    /// Decodes the block into exactly `out`. `base` is as in [`FrameView::decode_block`].
+    ///
+    /// # Errors
+    /// When the block is damaged, as far as that shows.
+    pub fn decode(
+        &self,
+        frame: &FrameHeader,
+        verify: Verify,
+        base: Option<&[u8]>,
+        out: &mut [u8],
+        scratch: &mut Scratch,
+    ) -> Result<(), FormatError> {
+        let Self { header, block_idx, offset, data } = *self;
+        let block_idx = block_idx as u64;
+        let refused = |source: CodecError| FormatError::Block { block_idx, offset, source };
+        let bytes = Padded::new(data, header.coded_len as usize);
+        let block = CodedBlock {
+            bytes: bytes.ok_or_else(|| refused(CodecError::Truncated { what: "block" }))?,
+            first_byte: block_idx * u64::from(frame.block_len),
+            base: base.filter(|_| frame.base.is_some()),
+        };
+        if verify == Verify::No || !frame.checksums {
+            return decode_block(block, &frame.shared, out, scratch).map_err(refused);
+        }
+        let actual = decode_block_and_sum(block, &frame.shared, out, scratch).map_err(refused)?;
+        let expected = header.checksum;
+        if actual == expected {
+            Ok(())
+        } else {
+            Err(FormatError::BlockChecksum { block_idx, offset, expected, actual })
+        }
+    }
 }

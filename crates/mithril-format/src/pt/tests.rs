@@ -37,7 +37,7 @@ impl Pickle {
     }
 
     /// A call of `_rebuild_tensor_v2`.
-    fn tensor(self, kind: &str, key: &str, n: i32, offset: i32, size: &[i32], stride: &[i32]) -> Self {
+    fn tensor(self, kind: &str, key: &str, n: i32, offset: i32, (size, stride): (&[i32], &[i32])) -> Self {
         self.global("torch._utils", "_rebuild_tensor_v2")
             .op(b"(")
             .storage(kind, key, n)
@@ -67,16 +67,16 @@ fn tensors_are_named_by_their_keys() {
         .text("model")
         .op(b"}(")
         .text("a.weight")
-        .tensor("FloatStorage", "0", 6, 0, &[2, 3], &[3, 1])
+        .tensor("FloatStorage", "0", 6, 0, (&[2, 3], &[3, 1]))
         .text("list")
         .op(b"](")
         .op(b"N")
-        .tensor("FloatStorage", "0", 6, 3, &[3], &[1])
-        .tensor("FloatStorage", "0", 6, 0, &[3, 2], &[1, 3])
+        .tensor("FloatStorage", "0", 6, 3, (&[3], &[1]))
+        .tensor("FloatStorage", "0", 6, 0, (&[3, 2], &[1, 3]))
         .op(b"e")
         .op(b"u")
         .int(7)
-        .tensor("BFloat16Storage", "1", 4, 1, &[3], &[1])
+        .tensor("BFloat16Storage", "1", 4, 1, (&[3], &[1]))
         .op(b"u")
         .end();
     let file = archive(&[
@@ -107,7 +107,7 @@ fn tensors_are_named_by_their_keys() {
 
 #[test]
 fn big_endian_numbers_are_bytes() {
-    let pickle = Pickle::new().tensor("FloatStorage", "0", 6, 0, &[6], &[1]).end();
+    let pickle = Pickle::new().tensor("FloatStorage", "0", 6, 0, (&[6], &[1])).end();
     let file = archive(&[("m/data.pkl", &pickle), ("m/byteorder", b"big"), ("m/data/0", &[1; 24])]);
     let storages = read(&file).unwrap().storages;
     assert_eq!((storages[0].dtype, storages[0].shape.as_slice()), (Dtype::Bytes, &[6, 4][..]));
@@ -152,18 +152,18 @@ fn layers_are_what_they_were_made_of() {
         .global("__torch__.nets", "Net")
         .op(b")\x81}")
         .text("weight")
-        .tensor("FloatStorage", "0", 6, 0, &[2, 3], &[3, 1])
+        .tensor("FloatStorage", "0", 6, 0, (&[2, 3], &[3, 1]))
         .op(b"sb")
         .text("made")
         .text("torch.nn.modules.linear")
         .text("Linear")
         .op(b"\x93")
-        .tensor("BFloat16Storage", "1", 4, 0, &[4], &[1])
+        .tensor("BFloat16Storage", "1", 4, 0, (&[4], &[1]))
         .op(b"\x85R")
         .text("list")
         .global("__torch__", "List")
         .op(b")\x81")
-        .tensor("BFloat16Storage", "1", 4, 0, &[2], &[1])
+        .tensor("BFloat16Storage", "1", 4, 0, (&[2], &[1]))
         .op(b"a")
         .op(b"u")
         .end();
@@ -243,7 +243,7 @@ fn files_without_an_archive_are_read() {
 #[test]
 fn tensors_outside_of_their_storage_are_refused() {
     let tensor = |n, offset, size: &[i32], stride: &[i32]| {
-        Pickle::new().tensor("FloatStorage", "0", n, offset, size, stride).end()
+        Pickle::new().tensor("FloatStorage", "0", n, offset, (size, stride)).end()
     };
     check_refused(&tensor(6, 1, &[6], &[1]), "does not lie in its storage");
     check_refused(&tensor(6, 0, &[2, 3], &[i32::MAX, i32::MAX]), "does not lie in its storage");
@@ -254,12 +254,12 @@ fn tensors_outside_of_their_storage_are_refused() {
     check_refused(&tensor(5, 0, &[5], &[1]), "has 24 bytes, its pickle says 20");
     check_refused(&tensor(-1, 0, &[1], &[1]), "names no storage");
     check_refused(&tensor(6, 0, &[1; 65], &[1; 65]), "too many dimensions");
-    let huge = Pickle::new().tensor("DoubleStorage", "9", 1, 0, &[1], &[1]).end();
+    let huge = Pickle::new().tensor("DoubleStorage", "9", 1, 0, (&[1], &[1])).end();
     check_refused(&huge, "storage `data/9` is not in the archive");
     let two_types = Pickle::new()
         .op(b"(")
-        .tensor("FloatStorage", "0", 6, 0, &[6], &[1])
-        .tensor("IntStorage", "0", 6, 0, &[6], &[1])
+        .tensor("FloatStorage", "0", 6, 0, (&[6], &[1]))
+        .tensor("IntStorage", "0", 6, 0, (&[6], &[1]))
         .op(b"t");
     check_refused(&two_types.end(), "storage `0` with two types");
 }
@@ -299,7 +299,7 @@ fn pickles_that_share_without_end_take_bounded_time_and_memory() {
     check_refused(&deep, "nested more than 100 deep");
     // A million numbers of the memo, and a long key above many tensors.
     let mut wide =
-        Pickle::new().tensor("FloatStorage", "0", 6, 0, &[6], &[1]).op(b"q\x01}").text(&"k".repeat(60_000));
+        Pickle::new().tensor("FloatStorage", "0", 6, 0, (&[6], &[1])).op(b"q\x01}").text(&"k".repeat(60_000));
     wide = wide.op(b"](");
     for _ in 0..2000 {
         wide = wide.op(b"h\x01");

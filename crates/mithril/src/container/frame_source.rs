@@ -5,7 +5,7 @@ use crate::pipeline::ahead::{Ahead, Fetched as FetchedRun, FramePlace, Parts, Ta
 use crate::{Error, pipeline};
 use mithril_codec::block::Scratch;
 use mithril_format::container::StoredFrame;
-use mithril_format::frame::{FrameLayout, decode_checked, decode_unchecked};
+use mithril_format::frame::{FrameBlock, FrameLayout, Verify};
 use mithril_format::{Fetched, FormatError, ReadAt};
 use std::borrow::Cow;
 use std::ops::Range;
@@ -194,14 +194,15 @@ impl<'a> FrameSource<'a> {
         if let Some(base) = base {
             base.read_range(batch.raw.clone(), out, threads)?;
         }
-        let first = batch.blocks.start;
+        let (header, first) = (self.layout.header(), batch.blocks.start);
         let decode = |block_idx: usize, out: &mut [u8], scratch: &mut Scratch| match base {
-            None => self.decode_block(block_idx, first, coded, None, out, scratch),
+            None => self.block(block_idx, first, coded)?.decode(header, Verify::Yes, None, out, scratch),
             Some(_) => pipeline::decode_over_base(out, scratch, |base, out, scratch| {
-                self.decode_block(block_idx, first, coded, Some(base), out, scratch)
+                let block = self.block(block_idx, first, coded)?;
+                block.decode(header, Verify::Yes, Some(base), out, scratch)
             }),
         };
-        let block_len = self.layout.header().block_len as usize;
+        let block_len = header.block_len as usize;
         Ok(pipeline::decode_each(first, block_len, out, threads, decode)?)
     }
 
@@ -212,7 +213,7 @@ impl<'a> FrameSource<'a> {
         range: Range<u64>,
         base: &[u8],
         out: &mut [u8],
-        is_verified: bool,
+        verify: Verify,
     ) -> Result<(), Error> {
         let block_len = u64::from(self.layout.header().block_len);
         let blocks = small(range.start / block_len)..small(range.end.div_ceil(block_len));
@@ -220,31 +221,22 @@ impl<'a> FrameSource<'a> {
         let pieces = base.chunks(small(block_len)).zip(out.chunks_mut(small(block_len)));
         pipeline::with_scratch(|scratch| {
             for (block_idx, (base, out)) in blocks.clone().zip(pieces) {
-                if is_verified {
-                    self.decode_block(block_idx, blocks.start, &coded, Some(base), out, scratch)?;
-                    continue;
-                }
-                let (block, data) = self.layout.block(block_idx, blocks.start, &coded)?;
-                let offset = self.layout.offset_of(block_idx);
-                let header = self.layout.header();
-                decode_unchecked(header, &block, data, block_idx as u64, offset, Some(base), out, scratch)?;
+                let block = self.block(block_idx, blocks.start, &coded)?;
+                block.decode(self.layout.header(), verify, Some(base), out, scratch)?;
             }
             Ok(())
         })
     }
 
-    fn decode_block(
+    /// A block in the coded bytes from `first_block` on.
+    fn block<'b>(
         &self,
         block_idx: usize,
         first_block: usize,
-        coded: &[u8],
-        base: Option<&[u8]>,
-        out: &mut [u8],
-        scratch: &mut Scratch,
-    ) -> Result<(), FormatError> {
-        let (block, data) = self.layout.block(block_idx, first_block, coded)?;
-        let offset = self.layout.offset_of(block_idx);
-        decode_checked(self.layout.header(), &block, data, block_idx as u64, offset, base, out, scratch)
+        coded: &'b [u8],
+    ) -> Result<FrameBlock<'b>, FormatError> {
+        let (header, data) = self.layout.block(block_idx, first_block, coded)?;
+        Ok(FrameBlock { header, block_idx, offset: self.layout.offset_of(block_idx), data })
     }
 }
 

@@ -7,6 +7,7 @@ use crate::pipeline::ahead::{Ahead, FramePlace};
 use crate::{Error, ErrorKind, pipeline};
 use mithril_codec::Dtype;
 use mithril_format::container::{Directory, StoredFrame};
+use mithril_format::frame::Verify;
 use mithril_format::{Digest, Digester, ReadAt};
 use std::ops::Range;
 use std::sync::OnceLock;
@@ -537,7 +538,8 @@ impl Levels<'_, '_> {
         let has_sums = self.frames.last().is_some_and(|frame| frame.layout().header().checksums);
         for (level, frame) in self.frames.iter().enumerate() {
             let is_verified = is_all_verified || !has_sums || level + 1 == self.frames.len();
-            frame.decode_over(range.clone(), from, to, is_verified)?;
+            let verify = if is_verified { Verify::Yes } else { Verify::No };
+            frame.decode_over(range.clone(), from, to, verify)?;
             (from, to) = (to, from);
         }
         Ok(())

@@ -94,7 +94,7 @@ impl<'a> PoolIndex<'a> {
         let mut pending: Option<Match> = None;
         while at + SELF_MATCH <= sample.len() || pending.is_some() {
             let found = if at + SELF_MATCH <= sample.len() {
-                self.best(sample, at, own, base, history, repeat)
+                self.best(Parsed { sample, own, base }, at, history, repeat)
             } else {
                 None
             };
@@ -133,14 +133,13 @@ impl<'a> PoolIndex<'a> {
     /// What saves most at a place, if anything does. Remembers the place.
     fn best(
         &self,
-        sample: &[u8],
+        parsed: Parsed<'_>,
         at: usize,
-        own: u32,
-        base: u32,
         history: &mut History,
         repeat: Option<(usize, usize)>,
     ) -> Option<Match> {
         let model = &self.model;
+        let Parsed { sample, own, base } = parsed;
         let rest = &sample[at..];
         let mut best: Option<Match> = None;
         let mut offer = |place: Option<usize>, len: usize, cost: u32| {
@@ -202,6 +201,16 @@ impl<'a> PoolIndex<'a> {
         let piece = &self.pool.pieces()[self.piece_of[place] as usize];
         common_len(&self.pool.bytes()[place..piece.end], rest)
     }
+}
+
+/// A sample that is parsed.
+#[derive(Clone, Copy)]
+struct Parsed<'a> {
+    sample: &'a [u8],
+    /// Its number: pieces taken from it are not used.
+    own: u32,
+    /// Where its places start in the history.
+    base: u32,
 }
 
 #[derive(Debug, Clone, Copy)]

@@ -1,6 +1,6 @@
 //! What the fuzz target of deltas does with its input.
 
-use mithril::block::{Scratch, Shared, decode_block};
+use mithril::block::{CodedBlock, Scratch, Shared, decode_block};
 use mithril::{
     Base, DecodeOptions, Dtype, Effort, FrameOptions, apply_known_into, compress_delta, decompress_delta,
 };
@@ -29,7 +29,8 @@ fn decode_shared(choice: u8, rest: &[u8]) {
     let (base, block) = rest.split_at(rest.len() * usize::from(choice) / 256);
     let decoded = || {
         let mut out = vec![0; base.len()];
-        decode_block(block, block.len(), &shared, 0, Some(base), &mut out, &mut Scratch::new()).map(|()| out)
+        let block = CodedBlock { base: Some(base), ..block.into() };
+        decode_block(block, &shared, &mut out, &mut Scratch::new()).map(|()| out)
     };
     let with_kernels = decoded();
     let scalar = without_kernels(decoded);
@@ -56,8 +57,8 @@ fn decode(choice: u8, rest: &[u8]) {
     let (base, block) = rest.split_at(rest.len() * usize::from(choice) / 256);
     let decoded = || {
         let mut out = vec![0; base.len()];
-        decode_block(block, block.len(), &Shared::default(), 0, Some(base), &mut out, &mut Scratch::new())
-            .map(|()| out)
+        let block = CodedBlock { base: Some(base), ..block.into() };
+        decode_block(block, &Shared::default(), &mut out, &mut Scratch::new()).map(|()| out)
     };
     let with_kernels = decoded();
     let scalar = without_kernels(decoded);

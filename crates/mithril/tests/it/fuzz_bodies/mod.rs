@@ -182,7 +182,7 @@ pub fn rans_decode(input: &[u8]) {
 
 fn decode_one(block: &[u8], raw_len: usize) -> Result<Vec<u8>, mithril::CodecError> {
     let mut raw = vec![0; raw_len];
-    decode_block(block, block.len(), &Shared::default(), 0, None, &mut raw, &mut Scratch::new())?;
+    decode_block(block.into(), &Shared::default(), &mut raw, &mut Scratch::new())?;
     Ok(raw)
 }
 
