@@ -135,7 +135,7 @@ impl FrameWriter {
         (len / block_len).max(1) * block_len
     }
 
-    /// Bytes that so many raw ones can take as blocks.
+    /// Bytes that the blocks of `raw_len` raw bytes take at most.
     pub(crate) fn blocks_bound(&self, raw_len: usize) -> usize {
         pipeline::blocks_bound(raw_len, self.block_len())
     }

@@ -112,7 +112,7 @@ struct State {
 }
 
 impl<'a> Account<'a> {
-    /// An account for a file that so many threads code.
+    /// An account for a file that this many threads code.
     pub(super) fn new(budget: &'a DeltaBudget, threads: usize) -> Self {
         let (spare, later) = (budget.spare, BTreeMap::new());
         let state = State { n_free: threads.max(1), n_tickets: 0, n_settled: 0, spare, later };

@@ -36,7 +36,7 @@ pub(crate) struct Means {
 /// How classes of rows and columns are found.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum ClassSearch {
-    /// Quantiles of the mean field, of which neighbors are merged.
+    /// Merged neighbors among the quantiles of the mean field.
     Quantiles,
     /// The same, then refined by code length.
     CodeLength,

@@ -110,7 +110,7 @@ impl Evidence {
         if let Self::Slice { times } = self { times } else { 1 }
     }
 
-    /// Bytes of a tensor, of which there are `seen` to plan from, whose blocks are cut as evenly as possible.
+    /// Bytes of the tensor, when `seen` bytes are there to plan from.
     fn tensor_len(self, seen: usize) -> usize {
         if let Self::Sample { len, .. } = self { len } else { seen }
     }
