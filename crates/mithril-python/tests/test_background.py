@@ -250,10 +250,12 @@ def test_ctrl_c_at_the_end_gives_up_and_says_so(tmp_path):
                 time.sleep(0.001)
             os.kill(os.getpid(), signal.SIGINT)
 
-        slow = ckpt.Compressor(sys.argv[1], effort="max", threads=1)
-        for number in range(6):
-            slow.save_async(state(number), f"step_{number}")
         threading.Thread(target=interrupt, daemon=True).start()
+        slow = ckpt.Compressor(sys.argv[1], effort="max", threads=1)
+        # All of them before the first save: making them takes as long, and the saves must outlast the script.
+        states = [state(number) for number in range(6)]
+        for number, made in enumerate(states):
+            slow.save_async(made, f"step_{number}")
         """,
         tmp_path,
     )
