@@ -234,11 +234,9 @@ fn pack(world: &mut World, what: &Index, packing: &Packing, from: Way, to: Place
         check_refused(&output, 1, "hint: `--dtype bytes`");
         return;
     }
-    if is_taken {
-        if !options.contains(&"--force".to_owned()) {
-            check_refused(&output, 2, "exists already");
-            world.check("compress over another file");
-        }
+    if is_taken && !options.contains(&"--force".to_owned()) {
+        check_refused(&output, 2, "exists already");
+        world.check("compress over another file");
         // What was made before is made again; another file stays.
         if !world.packed.iter().any(|packed| packed.place == new) {
             return;
