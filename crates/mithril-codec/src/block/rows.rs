@@ -43,7 +43,9 @@ pub(super) fn encode(
         .map(|(row, &dead)| dead >= least + MIN_DEAD || few_low(row))
         .collect();
     let all_alike = apart.iter().all(|&is_apart| Some(&is_apart) == apart.first());
-    if rows.len() != dead.len() || all_alike {
+    // Bytes after the last whole row, as those of an element that is cut off, have no part to be in.
+    let is_whole_rows = source.len() == dead.len() * row_len * width;
+    if rows.len() != dead.len() || !is_whole_rows || all_alike {
         let result = fields::encode(recipe, raw, &rows, scratch, out);
         scratch.rows = rows;
         return result;
