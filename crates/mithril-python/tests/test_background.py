@@ -250,6 +250,8 @@ def test_ctrl_c_at_the_end_gives_up_and_says_so(tmp_path):
                 time.sleep(0.001)
             os.kill(os.getpid(), signal.SIGINT)
 
+        # A shell that runs the tests in the background has it ignored.
+        signal.signal(signal.SIGINT, signal.default_int_handler)
         threading.Thread(target=interrupt, daemon=True).start()
         slow = ckpt.Compressor(sys.argv[1], effort="max", threads=1)
         # All of them before the first save: making them takes as long, and the saves must outlast the script.
