@@ -213,7 +213,9 @@ fn pack(world: &mut World, what: &Index, packing: &Packing, from: Way, to: Place
         check_refused(&refused, 1, "is packed already");
         options.push("--force".to_owned());
     }
-    let suffix = match (is_model && dtype.is_none(), packing.is_framed) {
+    // A safetensors file whose tensors are frames is a model still, which `--force` packs as one.
+    let is_framed_model = matches!(*file.what, What::Packed) && place.ends_with(".mithril.safetensors");
+    let suffix = match ((is_model || is_framed_model) && dtype.is_none(), packing.is_framed) {
         (true, true) => "mithril.safetensors",
         (true, false) => "mckp",
         (false, _) => "mthf",
