@@ -224,7 +224,10 @@ fn pack(world: &mut World, what: &Index, packing: &Packing, from: Way, to: Place
         (Place::Default, true) => format!("{place}.{suffix}"),
         _ => format!("packed/{}.{suffix}", world.new_name()),
     };
-    let is_taken = world.nodes.contains_key(&new);
+    // Also by a directory of that name.
+    let is_taken = world.nodes.keys().any(|place| {
+        place.strip_prefix(new.as_str()).is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
+    });
     let to_stdout = to == Place::Stdout || to == Place::Default && !from.is_named();
     let output = match to {
         Place::Default => Vec::new(),
