@@ -32,7 +32,7 @@ pub(crate) struct BlockCoder {
 }
 
 impl BlockCoder {
-    /// Codes blocks, the first of which has the number `first_block`, to the front of `out`; returns what the trailer says
+    /// Codes blocks from number `first_block` on to the front of `out`; returns what the trailer says
     /// of them, and their length. The caller has made room for `blocks_bound`. `base` holds the same bytes of the base, if
     /// there is one.
     pub(crate) fn encode(

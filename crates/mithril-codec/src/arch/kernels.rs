@@ -433,7 +433,7 @@ pub(crate) trait Kernels {
         0
     }
 
-    /// Puts every byte into its bucket, of which `starts` says where each goes on. Takes whole vectors; returns how many
+    /// Puts every byte into its bucket; `starts` has the next free place of each. Takes whole vectors; returns how many
     /// bytes are done.
     ///
     /// # Panics

@@ -111,7 +111,7 @@ fn every_content_of_every_dtype_comes_back() {
     }
 }
 
-/// F32 weights of which some have dead low bits, so that rows differ in them.
+/// F32 weights, some of them with dead low bits, so that rows differ in those.
 fn coarse_weights(n: usize) -> Vec<u8> {
     let mut state = 1u64;
     let mut uniform = move || {

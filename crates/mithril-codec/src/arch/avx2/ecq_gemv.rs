@@ -62,7 +62,7 @@ impl ExponentTables {
         Self { high: table(&of.high), low: table(&of.low) }
     }
 
-    /// Adds 32 weights times their activations, of which `x` has the four additions, to eight sums.
+    /// Adds 32 weights times their activations to eight sums, in four additions of eight: `x` has the activations of each.
     #[inline]
     #[target_feature(enable = "avx2")]
     pub(in crate::arch) fn add(
@@ -261,7 +261,7 @@ pub(super) fn dot_bf16_packed(
     let nibble = _mm256_set1_epi8(15);
     for (group, out) in out.chunks_mut(ROWS).enumerate() {
         let start = group * ROWS * xs.len();
-        // Rows behind the last repeat the first of the group; their sums are dropped.
+        // A group that is short repeats its first row; the sums of the repetitions are dropped.
         let first: [usize; ROWS] =
             std::array::from_fn(|row| start + if row < out.len() { row * xs.len() } else { 0 });
         let mut sums = [[_mm256_setzero_ps(); 2]; ROWS];

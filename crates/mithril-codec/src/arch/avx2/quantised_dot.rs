@@ -29,7 +29,8 @@ pub(in crate::arch) fn padded_len(row: &CodeRow<'_>, columns: usize, x: &[f32], 
     padded
 }
 
-/// Chooses the kernel of a row, and takes so many vectors at once: their sums stay in registers.
+/// Chooses the kernel of a row, and multiplies it by the largest number of `at_once` vectors that are left: their sums stay in
+/// registers.
 macro_rules! dot_codes {
     ($features:literal, $($at_once:literal),*) => {
         #[target_feature(enable = $features)]

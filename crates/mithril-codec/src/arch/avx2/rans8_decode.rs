@@ -206,7 +206,7 @@ impl Tables {
         let mask = _mm256_movemask_epi8(needs).cast_unsigned();
         let base = data.as_ptr().wrapping_add(*at);
         let piece = |lanes_before: u32| base.wrapping_add((mask & lanes_before).count_ones() as usize);
-        // SAFETY: the pieces start at most 24 bytes behind `at`, and the caller vouches for 32.
+        // SAFETY: the pieces start at most 24 bytes after `at`, and the caller vouches for 32.
         let bytes = unsafe { load_pieces(base, piece(0xff), piece(0xffff), piece(0x00ff_ffff)) };
         *at += mask.count_ones() as usize;
         let bytes = _mm256_shuffle_epi8(bytes, mask_shuffle(&EXPAND, mask));

@@ -46,7 +46,7 @@ fn dot<const KIND: u8, const SIXTEENS: bool, const N: usize>(
             let (scale, offset) = (_mm512_set1_ps(scales[group]), _mm512_set1_ps(offsets[group]));
             let scaled = |numbers: __m512| _mm512_add_ps(_mm512_mul_ps(scale, numbers), offset);
             let weights = match KIND {
-                // Twice for a group, of which the compiler makes one.
+                // Two calls in the source; the compiler computes it once for a group.
                 kind::LISTED => _mm512_permutexvar_ps(_mm512_cvtepu8_epi32(codes), scaled(listed)),
                 kind::SIGNED => scaled(_mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(codes))),
                 _ => scaled(_mm512_cvtepi32_ps(_mm512_cvtepu8_epi32(codes))),
@@ -70,7 +70,7 @@ fn dot<const KIND: u8, const SIXTEENS: bool, const N: usize>(
     }
 }
 
-/// 64 symbols above their low bits, of which a piece has `8 n_low` bytes: those of symbol `i` stand in byte
+/// 64 symbols above their low bits. A piece has `8 n_low` bytes of low bits, and those of symbol `i` are in byte
 /// `i mod 8 n_low`, so the bytes are repeated, and shifted by more for every repetition.
 #[inline]
 #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx2")]

@@ -87,7 +87,7 @@ fn read_cells(cells: &[u32; FREQUENCY_SUM], states: __m512i) -> __m512i {
     _mm512_inserti64x4::<1>(_mm512_castsi256_si512(halves[0]), halves[1])
 }
 
-/// The cells of four slots, which stand in the low bits of 16 each.
+/// The cells of four slots, each in the low bits of 16.
 #[inline]
 #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx2,bmi1,bmi2,popcnt,lzcnt")]
 #[expect(clippy::cast_possible_truncation, reason = "only the low 12 bits count")]

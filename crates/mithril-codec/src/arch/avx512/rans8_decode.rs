@@ -34,8 +34,8 @@ impl Tables {
         let rank = _mm256_add_epi8(offset, _mm256_maskz_shuffle_epi8(alias, self.rank_step, bucket));
         let freq = _mm256_shuffle_epi8(self.freq, symbols);
 
-        // x = freq * high + rank on even and odd bytes as 16-bit numbers: the upper half of a product of numbers that
-        // stand in upper bytes is the product of those bytes.
+        // x = freq * high + rank on even and odd bytes as 16-bit numbers: where both factors are in
+        // the upper byte, the upper half of their product is the product of those bytes.
         let x_even = _mm256_add_epi16(
             _mm256_mullo_epi16(_mm256_and_si256(freq, even), _mm256_and_si256(lanes.high, even)),
             _mm256_and_si256(rank, even),

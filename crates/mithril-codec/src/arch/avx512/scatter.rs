@@ -18,7 +18,7 @@ fn store_first(out: &mut [u8], n: usize, vector: __m512i) {
     } else {
         let out = &mut out[..n];
         let first = _bzhi_u64(u64::MAX, u32::try_from(out.len()).unwrap_or(u32::MAX).min(64));
-        // SAFETY: the mask writes no byte behind `out`.
+        // SAFETY: the mask writes no byte after `out`.
         unsafe { _mm512_mask_storeu_epi8(out.as_mut_ptr().cast(), first, vector) };
     }
 }
@@ -64,14 +64,14 @@ fn scatter_rows_of<const CLASSES: usize>(
     }
 }
 
-/// Puts one row at the front of `out`. What is written behind it is overwritten by the next row, or lies in the slack.
+/// Puts one row at the front of `out`. What is written after it is overwritten by the next row, or lies in the slack.
 #[inline]
 #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512vbmi,avx512vbmi2,avx2,bmi1,bmi2,popcnt,lzcnt")]
 fn scatter_row(masks: &[u64], row_len: usize, bucketed: &[u8], next: &mut [usize], out: &mut [u8]) {
     for (masks, first) in masks.chunks_exact(next.len()).zip((0..).step_by(64)) {
         let mut group = _mm512_setzero_si512();
         for (&mask, at) in masks.iter().zip(&mut *next) {
-            let symbols = load_wide(bucketed[*at..].first_chunk().expect("slack behind the buckets"));
+            let symbols = load_wide(bucketed[*at..].first_chunk().expect("slack after the buckets"));
             // More streams than hardware foresees, and they may have left the first-level cache.
             _mm_prefetch::<_MM_HINT_T0>(bucketed.as_ptr().wrapping_add(*at + AHEAD).cast());
             group = _mm512_or_si512(group, _mm512_maskz_expand_epi8(mask, symbols));
