@@ -93,7 +93,10 @@ codec_in_miri() {
     shift
     local report
     report=$(MIRIFLAGS="-Zmiri-disable-isolation" cargo +nightly miri test --quiet --package mithril-codec \
-        --no-default-features "${options[@]}" --lib -- -Zunstable-options --report-time --format=pretty --exact "$@")
+        --no-default-features "${options[@]}" --lib -- -Zunstable-options --report-time --format=pretty --exact "$@") || {
+        echo "$report"
+        return 1
+    }
     echo "$report"
     # A test that has another name by now would be left out without a word.
     [[ $report == *"test result: ok. $# passed"* ]]
