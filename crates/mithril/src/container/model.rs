@@ -17,11 +17,6 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 /// An open model file: plain (safetensors, npy, npz, pt, gguf, onnx) or a container.
 pub struct Model {
     name: String,
-    /// Those of a container are made of its entries when first asked for: of a million tensors they take as much memory as
-    /// the entries.
-    tensors: OnceLock<Vec<ModelTensor>>,
-    /// Numbers by name; a container has its own table.
-    names: NameTable,
     /// Digests that no container has recorded, taken when first asked for, by the number of the tensor.
     digests: Mutex<HashMap<usize, Digest>>,
     content: ModelContent,
@@ -29,16 +24,31 @@ pub struct Model {
 
 enum ModelContent {
     Plain {
+        listed: Listed,
         kind: Kind,
         source: Box<dyn ReadAt>,
         stored: Vec<Stored>,
     },
-    /// Tensors that are read through a source of their own, one behind the other.
+    /// Tensors that are read through a source of their own, one after the other.
     Parts {
+        listed: Listed,
         source: Box<dyn ReadAt>,
         places: Vec<Range<u64>>,
     },
     Packed(Box<Packed>),
+}
+
+/// Tensors with a table of their names.
+struct Listed {
+    tensors: Vec<ModelTensor>,
+    names: NameTable,
+}
+
+impl Listed {
+    fn new(tensors: Vec<ModelTensor>) -> Self {
+        let names = NameTable::of(tensors.len(), |idx| &tensors[idx].name);
+        Self { tensors, names }
+    }
 }
 
 /// Where the bytes of a tensor lie in a plain file.
@@ -51,20 +61,26 @@ struct Stored {
 struct Packed {
     reader: SharedReader,
     bases: Bases,
-    /// The entry of every tensor.
+    /// The entry of every tensor, in order.
     entries: Vec<usize>,
+    /// Made of the entries when first asked for: of a million tensors they take as much memory as the entries.
+    tensors: OnceLock<Vec<ModelTensor>>,
     /// Whether all that a tensor needs is at hand, found when first asked for.
     is_resolved: Vec<OnceLock<bool>>,
 }
 
 impl Packed {
-    fn tensors(&self) -> Vec<ModelTensor> {
+    fn tensors(&self) -> &[ModelTensor] {
         let tensor = |&entry_idx: &usize| {
             let entry = &self.reader.entries()[entry_idx];
             let (name, shape) = (entry.name.clone(), entry.shape.clone());
             ModelTensor { name, dtype: entry.dtype, shape, raw_len: entry.raw_len() }
         };
-        self.entries.iter().map(tensor).collect()
+        self.tensors.get_or_init(|| self.entries.iter().map(tensor).collect())
+    }
+
+    fn find(&self, name: &str) -> Option<usize> {
+        self.entries.binary_search(&self.reader.find(name).ok()?).ok()
     }
 }
 
@@ -123,8 +139,8 @@ impl Model {
             dtype: tensor.dtype,
             shape: tensor.shape,
         });
-        let tensors = tensors.collect();
-        Ok(Self::new(name.into(), tensors, ModelContent::Plain { kind, source, stored }))
+        let listed = Listed::new(tensors.collect());
+        Ok(Self::new(name.into(), ModelContent::Plain { listed, kind, source, stored }))
     }
 
     /// An open container as a model.
@@ -143,9 +159,8 @@ impl Model {
         let entries: Vec<usize> =
             (0..reader.entries().len()).filter(|&idx| is_part(&reader.entries()[idx])).collect();
         let is_resolved = entries.iter().map(|_| OnceLock::new()).collect();
-        let content = ModelContent::Packed(Box::new(Packed { reader, bases, entries, is_resolved }));
-        let (tensors, names, digests) = Default::default();
-        Self { name, tensors, names, digests, content }
+        let packed = Packed { reader, bases, entries, tensors: OnceLock::new(), is_resolved };
+        Self::new(name, ModelContent::Packed(Box::new(packed)))
     }
 
     /// A model whose tensors lie one behind the other in the source that `make` returns, given their places.
@@ -162,7 +177,7 @@ impl Model {
         };
         let places: Vec<Range<u64>> = tensors.iter().map(place).collect();
         let source = make(places.clone());
-        Self::new(name, tensors, ModelContent::Parts { source, places })
+        Self::new(name, ModelContent::Parts { listed: Listed::new(tensors), source, places })
     }
 
     /// The model with these bases instead of those it has.
@@ -175,9 +190,8 @@ impl Model {
         self
     }
 
-    fn new(name: String, tensors: Vec<ModelTensor>, content: ModelContent) -> Self {
-        let names = NameTable::of(tensors.len(), |idx| &tensors[idx].name);
-        Self { name, tensors: tensors.into(), names, digests: Mutex::default(), content }
+    fn new(name: String, content: ModelContent) -> Self {
+        Self { name, digests: Mutex::default(), content }
     }
 
     /// How messages call it.
@@ -187,22 +201,19 @@ impl Model {
 
     /// Its tensors, in the order of their bytes.
     pub fn tensors(&self) -> &[ModelTensor] {
-        self.tensors.get_or_init(|| match &self.content {
+        match &self.content {
+            ModelContent::Plain { listed, .. } | ModelContent::Parts { listed, .. } => &listed.tensors,
             ModelContent::Packed(packed) => packed.tensors(),
-            ModelContent::Plain { .. } | ModelContent::Parts { .. } => {
-                unreachable!("they have them at first")
-            }
-        })
+        }
     }
 
     /// The number of the tensor of this name.
     pub fn find(&self, name: &str) -> Option<usize> {
         match &self.content {
-            // The numbers of entries are in order.
-            ModelContent::Packed(packed) => {
-                packed.entries.binary_search(&packed.reader.find(name).ok()?).ok()
+            ModelContent::Plain { listed, .. } | ModelContent::Parts { listed, .. } => {
+                listed.names.find(name, |idx| &listed.tensors[idx].name)
             }
-            _ => self.names.find(name, |idx| &self.tensors()[idx].name),
+            ModelContent::Packed(packed) => packed.find(name),
         }
     }
 
@@ -265,7 +276,7 @@ impl Model {
                         .map_err(|error| error.in_tensor(&tensor.name))
                 }
             },
-            ModelContent::Parts { source, places } => {
+            ModelContent::Parts { source, places, .. } => {
                 Ok(OpenTensor::plain(source, places[tensor_idx].clone()))
             }
             ModelContent::Packed(packed) => {
@@ -277,7 +288,7 @@ impl Model {
     /// As [`Reader::resolve`]; a plain tensor needs nothing.
     pub(super) fn resolve(&self, tensor_idx: usize) -> Result<(), Error> {
         let ModelContent::Packed(packed) = &self.content else { return Ok(()) };
-        let Packed { reader, bases, entries, is_resolved } = &**packed;
+        let Packed { reader, bases, entries, is_resolved, .. } = &**packed;
         // Bases of bases may be the same ones: each is gone through once.
         match (is_resolved[tensor_idx].get(), reader.entries()[entries[tensor_idx]].base()) {
             (Some(true), _) => return Ok(()),
